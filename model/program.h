@@ -1,0 +1,185 @@
+/* The step program: what one optimizer step does on one pipeline stage, read alike by the simulator, the memory layout and
+ * the executor. Nothing about a candidate is known to only one of them.
+ *
+ * All D replicas of a stage run the same program; a rank's place in its groups is given to the transports when they open.
+ * A program has
+ *   - a buffer table: every byte that the step touches, with its owner, scope and, for views, its place in another buffer;
+ *   - segments: straight lists of ops for one kind of visit (the forward of a routed block, its backward, a stage transfer,
+ *     the loss, the optimizer, ...), shared by all layers and micro-batches of that kind;
+ *   - a schedule: the ordered visits of the step, each a segment with the layer, micro-batch and slot it is run for.
+ * Executing a program = for each visit, for each op: resolve the operands, wait for its events, run it on its stream,
+ * record its event. An event that was never recorded is complete. */
+#ifndef RK_MODEL_PROGRAM_H
+#define RK_MODEL_PROGRAM_H
+
+#include "base/status.h"
+#include "model/candidate.h"
+#include "model/ops.h"
+
+#include <stddef.h>
+
+/* For whom the bytes are held: the rows of every memory account. */
+enum rk_owner {
+    RK_OWNER_WEIGHTS,
+    RK_OWNER_GRADIENTS,
+    RK_OWNER_OPTIMIZER,   /* masters and moments (shards) */
+    RK_OWNER_ACTIVATIONS, /* kept from forward to backward */
+    RK_OWNER_ROUTES,      /* indices, maps, counts and weights of routes: kept, never recomputed */
+    RK_OWNER_EXCHANGE,    /* receive and return buffers of EP and stage transfers */
+    RK_OWNER_LOSS,        /* logits chunks */
+    RK_OWNER_TRANSIENT,   /* values that live within one visit */
+    RK_OWNER_WORKSPACE,   /* kernels' scratch */
+    RK_OWNER_OFFLOAD,     /* staging rings of offloaded activations; in host space the pool itself */
+    RK_OWNER_DATA,        /* tokens, targets, step state, loss sums, load counters */
+    RK_OWNER_COUNT
+};
+const char *rk_owner_name(enum rk_owner owner);
+
+enum rk_space { RK_SPACE_DEVICE, RK_SPACE_HOST };
+
+/* How many instances of a buffer exist and which one a visit means. */
+enum rk_scope {
+    RK_SCOPE_STEP,        /* one instance, alive for the whole step */
+    RK_SCOPE_LAYER,       /* one for each layer of the stage that has_layer says; alive for the whole step */
+    RK_SCOPE_SLOT,        /* one for each slot of each virtual stage: a live micro-batch, from forward to backward */
+    RK_SCOPE_LAYER_SLOT,  /* one for each layer and each slot of the layer's virtual stage */
+    RK_SCOPE_RING,        /* ring_size instances taken in turn by the layer's number in the stage; alive for the step */
+    RK_SCOPE_MICRO_BATCH, /* one for each micro-batch (tokens and targets) */
+    RK_SCOPE_VISIT        /* alive within one visit, from its first to its last op that touches it; shares memory */
+};
+
+#define RK_NO_BUFFER UINT32_MAX
+
+struct rk_buffer {
+    char name[48];          /* "block.qkv", "head.logits": unique in the program */
+    enum rk_owner owner;
+    enum rk_space space;
+    enum rk_scope scope;
+    int64_t bytes;          /* of one instance */
+    int32_t ring_size;      /* RK_SCOPE_RING only */
+    uint8_t layer_kinds;    /* bit 1 << enum rk_block_kind: which layers have an instance (layer scopes) */
+    uint32_t view_of;       /* RK_NO_BUFFER, or the buffer inside which every instance lies (weights inside a flat space) */
+    /* For views: instance i begins at view_offset[i] bytes inside instance 0 of view_of. Owned by the program. */
+    int64_t *view_offset;
+    int64_t instance_count; /* derived by rk_program_finish from scope, layers and slots */
+};
+
+struct rk_operand {
+    uint32_t buffer;        /* index into the buffer table or RK_NO_BUFFER */
+    int32_t layer_shift;    /* 0, or +1 / -1: the instance of the next / previous layer of the stage's order (a block writes its
+                               output where the next block expects its input) */
+    int64_t offset;         /* bytes inside the instance */
+};
+
+enum { RK_OP_WAITS = 6 };
+#define RK_NO_EVENT UINT16_MAX
+
+/* An event has one instance, or one for each instance of a ring (index: the layer's number in the stage modulo the ring). */
+struct rk_event_reference {
+    uint16_t event;         /* index, or RK_NO_EVENT */
+    int16_t layer_shift;    /* as in an operand */
+};
+
+struct rk_op {
+    struct rk_op_shape shape;
+    enum rk_stream_kind stream;
+    enum rk_phase phase;
+    float parameter[RK_OP_PARAMETERS];
+    struct rk_operand operand[RK_OP_OPERANDS];
+    struct rk_event_reference wait[RK_OP_WAITS];
+    struct rk_event_reference record;
+};
+
+struct rk_event {
+    char name[32];
+    int32_t ring_size;      /* 1, or as the ring it guards */
+};
+
+struct rk_segment {
+    char name[40];          /* "routed block forward", "send activations" */
+    size_t first_op;        /* into ops[] */
+    size_t op_count;
+};
+
+struct rk_visit {
+    uint32_t segment;
+    int32_t layer;          /* model layer or -1 */
+    int32_t micro_batch;    /* or -1 */
+    int32_t virtual_stage;  /* of this rank, or -1 */
+    int32_t slot;           /* or -1 */
+    int32_t ordinal;        /* number of the layer among the stage's layers in execution order, or -1 */
+};
+
+/* One parameter tensor: how checkpoints, the loader and the reduction see the flat spaces. */
+struct rk_tensor {
+    char name[64];          /* "blocks.3.attn.wqkv", "embed", "head", "norm", "blocks.0.moe.w13": the peer's names, and
+                               "blocks.I.mlp.{norm,w13,w2}", "blocks.I.shared.{w13,w2}", "blocks.I.moe.bias" */
+    int32_t layer;          /* or -1 */
+    bool expert;            /* spread over the EP-MP group along dimension 0 (shape holds the local number) */
+    bool decayed;           /* takes weight decay (matrices, not gains) */
+    int32_t rank;           /* number of dimensions, 1 to 3 */
+    int64_t dim[3];         /* local shape on one rank */
+    int64_t offset;         /* elements inside its flat space */
+    enum { RK_INIT_NORMAL, RK_INIT_ONE, RK_INIT_ZERO } initial;
+};
+
+/* A run of one flat space that is reduced, updated and gathered together. Its length is a multiple of the group. */
+struct rk_bucket {
+    bool expert;            /* over EP-DP inside the expert space; else over D inside the dense space */
+    int64_t offset;         /* elements */
+    int64_t elements;
+};
+
+/* The flat spaces: dense parameters (replicated over D) and expert parameters (replicated over EP-DP). In each: weights in
+ * the compute type, FP32 gradients, and this rank's shards of master, first and second moment, bucket after bucket. */
+struct rk_flat_space {
+    int64_t elements;       /* with padding */
+    int32_t replicas;       /* D or EP-DP */
+    uint32_t weights, gradients, master, first_moment, second_moment; /* buffers */
+};
+
+struct rk_program {
+    struct rk_candidate candidate;
+    int32_t stage;                   /* pipeline rank */
+    enum rk_data_type type;
+    int32_t layer_count;             /* of this stage, all virtual stages */
+    int32_t *layers;                 /* model layer of each, in order of virtual stage; owned */
+    uint8_t *layer_kinds;            /* enum rk_block_kind of each; owned */
+    int32_t *layer_virtual_stage;    /* owned */
+    int32_t slots[RK_VIRTUAL_STAGES_MAX]; /* live micro-batches of each virtual stage, from the schedule */
+
+    struct rk_buffer *buffers;  size_t buffer_count;
+    struct rk_event *events;    size_t event_count;
+    struct rk_op *ops;          size_t op_count;
+    struct rk_segment *segments; size_t segment_count;
+    struct rk_visit *schedule;  size_t visit_count;
+    struct rk_tensor *tensors;  size_t tensor_count;
+    struct rk_bucket *buckets;  size_t bucket_count;
+    struct rk_flat_space dense, expert;
+
+    /* Buffers that the host fills before the step or reads after it; RK_NO_BUFFER where the stage has none. */
+    uint32_t tokens;        /* i32[T], one per micro-batch, first stage */
+    uint32_t targets;       /* i32[T], one per micro-batch, last stage */
+    uint32_t step_state;    /* f32[8], see ADAMW */
+    uint32_t sums;          /* f64[4]: cross-entropy, balance loss, z loss (means over the global batch after the all-reduce;
+                               the last two summed over layers), squared gradient norm */
+    uint32_t load;          /* i64[2N+1] of each routed layer, see ROUTE_MAP */
+};
+
+/* Lowers a candidate for one stage. The program is the caller's; free with rk_program_free. RK_USAGE when the candidate is
+ * inconsistent with the architecture, RK_INFEASIBLE with need and have when a size passes what the formats hold (row numbers
+ * are 32-bit). */
+enum rk_status rk_program_lower(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
+                                int32_t stage, struct rk_program **program, struct rk_error *error);
+void rk_program_free(struct rk_program *program);
+
+/* The instance of a buffer that an operand means in a visit; -1 when the visit has none (a defect of the lowering). */
+int64_t rk_program_instance(const struct rk_program *program, const struct rk_operand *operand,
+                            const struct rk_visit *visit);
+
+/* Checks what the three readers rely on: every reference in range, operand sizes equal to rk_op_operand_bytes, events
+ * recorded before they are waited for or never, views inside their buffers, every visit-scope buffer written before it is
+ * read, every cross-stream use ordered by an event. Used by the tests on every program they make. */
+enum rk_status rk_program_check(const struct rk_program *program, struct rk_error *error);
+
+#endif
