@@ -16,6 +16,7 @@ struct rk_log {
     enum rk_log_level level;    /* messages above it are not written */
     bool terminal;              /* progress bars and colour only here (isatty, NO_COLOR honoured by the command line) */
     int rank;                   /* written before the message when >= 0 */
+    double *progress_seconds;   /* when the last line of progress was written; NULL: only the line at the end */
 };
 
 /* A NULL log swallows the message. */
