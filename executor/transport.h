@@ -36,7 +36,7 @@ struct rk_transport_table {
     /* Makes every peer's wait end at once with RK_RANK_FAILED. Async-signal-safe. */
     void (*abort)(struct rk_transport *transport);
     /* Bytes sent to other ranks since opening: by op family. */
-    void (*traffic)(const struct rk_transport *transport, int64_t remote_bytes[RK_FAMILY_COUNT]);
+    void (*traffic)(const struct rk_transport *transport, int64_t remote_bytes[RK_OP_FAMILY_COUNT]);
 };
 
 const struct rk_transport_table *rk_transport_shm(void);

@@ -57,7 +57,7 @@ struct rk_buffer {
     enum rk_scope scope;
     int64_t bytes;          /* of one instance */
     int32_t ring_size;      /* RK_SCOPE_RING only */
-    uint8_t layer_kinds;    /* bit 1 << enum rk_block_kind: which layers have an instance (layer scopes) */
+    uint8_t layer_kinds;    /* bit 1 << enum rk_block: which layers have an instance (layer scopes) */
     uint32_t view_of;       /* RK_NO_BUFFER, or the buffer inside which every instance lies (weights inside a flat space) */
     /* For views: instance i begins at view_offset[i] bytes inside instance 0 of view_of. Owned by the program. */
     int64_t *view_offset;
@@ -144,7 +144,7 @@ struct rk_program {
     enum rk_data_type type;
     int32_t layer_count;             /* of this stage, all virtual stages */
     int32_t *layers;                 /* model layer of each, in order of virtual stage; owned */
-    uint8_t *layer_kinds;            /* enum rk_block_kind of each; owned */
+    uint8_t *layer_kinds;            /* enum rk_block of each; owned */
     int32_t *layer_virtual_stage;    /* owned */
     int32_t slots[RK_VIRTUAL_STAGES_MAX]; /* live micro-batches of each virtual stage, from the schedule */
 

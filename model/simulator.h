@@ -20,7 +20,7 @@ struct rk_stage_time {
     double exposed_offload;     /* waits for copies */
     double total;
     double phase[RK_PHASE_COUNT];           /* busy seconds by phase, over all streams */
-    double family[RK_FAMILY_COUNT];         /* busy seconds by op family, over all streams */
+    double family[RK_OP_FAMILY_COUNT];         /* busy seconds by op family, over all streams */
     double stream_busy[RK_STREAM_COUNT];
     double host_submission;                 /* launches · launch time */
 };
