@@ -146,12 +146,6 @@ enum rk_status rk_architecture_check(const char *name, const struct rk_architect
  * gate, dense layers anywhere, tied or untied head, no biases. RK_USAGE names the model and every property that it lacks. */
 enum rk_status rk_architecture_runnable(const struct rk_architecture *architecture, struct rk_error *error);
 
-/* The canonical form that plan.json carries: reading what was written gives the same struct, and the same bytes again.
- * *value is the caller's (cJSON_Delete). Reading applies rk_architecture_check and refuses unknown keys. */
-enum rk_status rk_architecture_write(const struct rk_architecture *architecture, cJSON **value, struct rk_error *error);
-enum rk_status rk_architecture_read(struct rk_json_object *object, struct rk_architecture *architecture,
-                                    struct rk_error *error);
-
 /* Widths of the projections in elements per token: queries (n_h * head_dim), keys or values (n_kv * head_dim), and the
  * attention output that enters the output projection (MLA: n_h * v_head_dim). */
 static inline int64_t rk_architecture_query_width(const struct rk_architecture *architecture)
