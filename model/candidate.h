@@ -59,6 +59,10 @@ int64_t rk_candidate_micro_batches(const struct rk_candidate *candidate);
 /* Receive rows R. */
 int64_t rk_candidate_receive_rows(const struct rk_architecture *architecture, const struct rk_candidate *candidate);
 
+/* Fills the variables that no search varies: one virtual stage when 0, logits chunk (the largest divisor of T up to 1,024
+ * tokens, at least one sequence is not required), bucket size 250 MiB, loss coefficients 0.01 and 0.001, weight decay 0.1. */
+void rk_candidate_defaults(struct rk_candidate *candidate);
+
 /* Spreads the layers over the chunks as evenly as they go; earlier chunks take the remainder from the second one on, so that
  * the first (embedding) and the last (head) are never the heaviest when there is a choice. */
 void rk_candidate_even_chunks(const struct rk_architecture *architecture, struct rk_candidate *candidate);
