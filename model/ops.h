@@ -252,20 +252,34 @@ int rk_op_operand_count(enum rk_op_kind kind);
 /* The kind with that name, or RK_OP_KIND_COUNT. */
 enum rk_op_kind rk_op_from_name(const char *name);
 
-/* How an op touches an operand. */
+/* How an op touches an operand. ACCUMULATE reads and writes (CROSS_ENTROPY's logits too); a workspace is WRITE. */
 enum rk_access { RK_ACCESS_NONE, RK_ACCESS_READ, RK_ACCESS_WRITE, RK_ACCESS_ACCUMULATE };
 enum rk_access rk_op_operand_access(enum rk_op_kind kind, int operand);
+const char *rk_op_operand_name(enum rk_op_kind kind, int operand);  /* "row weight"; "" where there is none */
+bool rk_op_operand_optional(enum rk_op_kind kind, int operand);
+/* Whether only the rows of the valid prefix offsets[G] of the operand are touched. */
+bool rk_op_operand_is_prefix(enum rk_op_kind kind, int operand);
+
+/* What one element of the operand is for this shape: act and the flags are resolved. */
+enum rk_element { RK_ELEMENT_BYTE, RK_ELEMENT_F32, RK_ELEMENT_BF16, RK_ELEMENT_F64, RK_ELEMENT_I32, RK_ELEMENT_I64 };
+enum rk_element rk_op_operand_element(const struct rk_op_shape *shape, int operand);
+int64_t rk_element_bytes(enum rk_element element);
 
 /* Bytes of the operand for this shape, or 0 when the shape does not fix it (workspaces; optional ones are given their size
  * as if present). The step program, the kernels' tests and calibrate size their buffers by this one function. */
 int64_t rk_op_operand_bytes(const struct rk_op_shape *shape, int operand);
 
-/* Useful floating point operations, and the fewest bytes that device memory must move (each input read once, each output
- * written once; capacity rows counted as if all valid rows were used, T·K·M/M rows under balance). Both as doubles: they
- * exceed 2^63 for no shape, but ratios are wanted. */
+/* Useful floating point operations, and the fewest bytes that device memory must move (each required input read once, each
+ * output written once, accumulators both; optional operands and workspaces not counted). Capacity rows count as valid where
+ * the shape does not know the routes (grouped GEMM, SwiGLU); DISPATCH and COMBINE count the T·K rows that a rank receives
+ * under balance. A multiplication and an addition are two operations; exp, sqrt, log and division one each. Attention
+ * counts the causal half exactly, and in the backward all five products, because the scores are not stored. */
 double rk_op_flops(const struct rk_op_shape *shape);
 double rk_op_bytes(const struct rk_op_shape *shape);
-/* Bytes that leave a rank for other ranks under balanced routing (0 for local ops). */
+/* Bytes that leave a rank for other ranks under balanced routing (0 for local ops). DISPATCH sends a token once to each
+ * distinct rank among its K experts: (M-1)·(1 - C(N-G,K)/C(N,K)) expected copies, and its routes' weights. COMBINE returns
+ * every row: its sum in order of k, rounded once, cannot be split over ranks. Collectives count what each rank must send:
+ * (g-1)/g of the elements, twice for ALL_REDUCE. */
 double rk_op_remote_bytes(const struct rk_op_shape *shape);
 
 /* Scratch that the kernel of a back end needs for this shape, in bytes. A pure formula that the kernels honour. */
