@@ -1,5 +1,5 @@
-/* Parameters by owner, and useful FLOPs per token. Sources: the published parameter counts and the MFU convention of the
- * Olmo-core MoE training report (October 2026). */
+/* Parameters by owner, and useful FLOPs per token. Sources: the published parameter counts and the MFU convention of
+ * the Olmo-core MoE training report (October 2026). */
 #ifndef RK_MODEL_COUNT_H
 #define RK_MODEL_COUNT_H
 
@@ -24,8 +24,8 @@ struct rk_parameter_count {
     int64_t total;
     int64_t active;                   /* used by one token, input embedding included */
     int64_t active_without_embedding; /* the same without the input embedding's V * d (a tied head still counts) */
-    int64_t mtp_module;               /* one multi-token-prediction module: a block, two norms and the 2d x d projection;
-                                         embedding and head are the main model's */
+    int64_t mtp_module; /* one multi-token-prediction module: a block, two norms and the 2d x d projection;
+                           embedding and head are the main model's */
 };
 
 /* The architecture must have passed rk_architecture_check, so that nothing here overflows. */
@@ -39,8 +39,8 @@ enum rk_attention_counting { RK_COUNT_FULL, RK_COUNT_CAUSAL, RK_COUNT_CAUSAL_HAL
 double rk_count_attended(const struct rk_architecture *architecture, bool limited, int64_t sequence,
                          enum rk_attention_counting counting);
 
-/* Useful training FLOPs per token: forward and backward are 6 per active weight and 12 per attended position and element
- * of the heads; no recompute, no inactive experts, no capacity padding, no norms. Forward alone is a third. */
+/* Useful training FLOPs per token: forward and backward are 6 per active weight and 12 per attended position and
+ * element of the heads; no recompute, no inactive experts, no capacity padding, no norms. Forward alone is a third. */
 struct rk_token_flops {
     double attention_projections; /* one layer */
     double attention_full;        /* scores and values of one layer without a limited span */
@@ -50,7 +50,7 @@ struct rk_token_flops {
     double shared;                /* one MoE layer */
     double dense;                 /* the MLP of one dense layer */
     double head;
-    double total;                 /* the whole model */
+    double total; /* the whole model */
 };
 
 /* sequence >= 1. */

@@ -31,8 +31,8 @@ double rk_state_bytes_per_rank(const struct rk_parameter_count *count, double we
 int64_t rk_not_routed_per_tensor_rank(const struct rk_architecture *architecture,
                                       const struct rk_parameter_count *count, int64_t tensor);
 
-/* Bytes that one MoE block keeps for its backward without recompute, `tokens` on the rank, element_bytes each (2: BF16):
- *     tokens * d * b * [(2 + 2q + 2q kappa) + norms + K (2 + 3h/d) + 3 h_s/d],   q = d_attn/d, kappa = n_kv/n_h;
+/* Bytes that one MoE block keeps for its backward without recompute, `tokens` on the rank, element_bytes each (2:
+ * BF16): tokens * d * b * [(2 + 2q + 2q kappa) + norms + K (2 + 3h/d) + 3 h_s/d],   q = d_attn/d, kappa = n_kv/n_h;
  * attention keeps its input, normed input, q, k, v and output; the norms one value each; a route the received row,
  * gate, up, SwiGLU and the expert's output. Balanced load, no capacity padding. */
 double rk_moe_block_activation_bytes(const struct rk_architecture *architecture, double tokens, double element_bytes);

@@ -20,11 +20,11 @@ struct rk_offload_link {
 };
 
 struct rk_offload_budget {
-    double need_device_to_host; /* A / t_f: bytes per second for f = 1 */
-    double need_host_to_device; /* A / t_b */
+    double need_device_to_host;   /* A / t_f: bytes per second for f = 1 */
+    double need_host_to_device;   /* A / t_b */
     double excess_device_to_host; /* need / have, the report's rho; > 1: does not fit */
     double excess_host_to_device;
-    double fraction;            /* largest f that fits, in [0, 1] */
+    double fraction; /* largest f that fits, in [0, 1] */
 };
 
 /* All members of demand and link must be > 0; activation_bytes may be 0 (needs 0, fraction 1). */
