@@ -30,8 +30,10 @@ enum rk_origin rk_origin_from_name(const char *name); /* RK_ORIGIN_COUNT if none
 struct rk_cost_place {
     int32_t group_size;      /* ranks of the op's group; 1 for local ops */
     bool crosses_hosts;      /* the group spans hosts */
-    int32_t concurrent;      /* ranks that are busy on the same host at the same time */
-    double row_share;        /* valid rows of the receive buffer over those under balance: 1 balanced, > 1 the hot rank */
+    int32_t concurrent;      /* ranks that are busy on the same host at the same time, this one and its group included;
+                                the seconds of a row are those of one rank while that many are busy */
+    double row_share;        /* of the R rows of GROUPED_GEMM and SWIGLU (with offsets) that are valid: T · K / R under
+                                balance, more on the hot rank; 1 for every other op */
 };
 
 struct rk_cost {
