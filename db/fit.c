@@ -1,0 +1,135 @@
+/* Fits: what was drawn through the measurements, and how well it foretells those it has not seen. */
+#include "db/calibration.h"
+#include "db/internal.h"
+
+#include <stdlib.h>
+
+static enum rk_status insert_fit(struct rk_db *db, const struct rk_fit_row *row, int64_t held_out, int64_t train,
+                                 int64_t *id, struct rk_error *error)
+{
+    static const char sql[] = "INSERT INTO fit (campaign_id, op, type, group_kind, group_size, form, parameters,"
+                              " train_count, held_out_count, leave_one_out_median, leave_one_out_p90, held_out_median,"
+                              " held_out_p90) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    struct rk_query query;
+    enum rk_status status = rk_query_open(db, sql, "storing a fit", &query, error);
+    if (status != RK_OK) {
+        return status;
+    }
+    rk_bind_integer(&query, row->campaign_id);
+    rk_bind_text(&query, row->op);
+    rk_bind_text(&query, row->type);
+    rk_bind_text(&query, row->group_kind);
+    rk_bind_integer(&query, row->group_size);
+    rk_bind_text(&query, row->form);
+    rk_bind_text(&query, row->parameters);
+    rk_bind_integer(&query, train);
+    rk_bind_integer(&query, held_out);
+    rk_bind_real(&query, row->leave_one_out_median);
+    rk_bind_real(&query, row->leave_one_out_p90);
+    rk_bind_real(&query, row->held_out_median);
+    rk_bind_real(&query, row->held_out_p90);
+    status = rk_query_run(&query, error);
+    rk_query_close(&query);
+    if (status == RK_OK) {
+        *id = rk_db_last_id(db);
+    }
+    return status;
+}
+
+static enum rk_status insert_input(struct rk_db *db, int64_t fit_id, const struct rk_fit_input *input,
+                                   struct rk_error *error)
+{
+    struct rk_query query;
+    enum rk_status status = rk_query_open(db, "INSERT INTO fit_input (fit_id, measurement_id, role) VALUES (?, ?, ?)",
+                                          "storing a fit's input", &query, error);
+    if (status != RK_OK) {
+        return status;
+    }
+    rk_bind_integer(&query, fit_id);
+    rk_bind_integer(&query, input->measurement_id);
+    rk_bind_text(&query, input->held_out ? "held out" : "train");
+    status = rk_query_run(&query, error);
+    rk_query_close(&query);
+    return status;
+}
+
+enum rk_status rk_fit_store(struct rk_db *db, const struct rk_fit_row *row, const struct rk_fit_input *inputs,
+                            size_t input_count, int64_t *id, struct rk_error *error)
+{
+    int64_t held_out = 0;
+    for (size_t i = 0; i < input_count; i++) {
+        held_out += inputs[i].held_out ? 1 : 0;
+    }
+    int64_t inserted = 0;
+    enum rk_status status = rk_db_begin(db, error);
+    if (status != RK_OK) {
+        return status;
+    }
+    status = insert_fit(db, row, held_out, (int64_t)input_count - held_out, &inserted, error);
+    for (size_t i = 0; status == RK_OK && i < input_count; i++) {
+        status = insert_input(db, inserted, &inputs[i], error);
+    }
+    status = rk_db_end(db, status, error);
+    if (status == RK_OK && id != NULL) {
+        *id = inserted;
+    }
+    return status;
+}
+
+static bool read_fit(struct rk_query *query, struct rk_fit_row *row)
+{
+    row->id = rk_read_integer(query);
+    row->campaign_id = rk_read_integer(query);
+    rk_read_text(query, row->op, sizeof(row->op));
+    rk_read_text(query, row->type, sizeof(row->type));
+    rk_read_text(query, row->group_kind, sizeof(row->group_kind));
+    row->group_size = rk_read_integer(query);
+    rk_read_text(query, row->form, sizeof(row->form));
+    row->parameters = rk_read_text_copy(query);
+    row->train_count = rk_read_integer(query);
+    row->held_out_count = rk_read_integer(query);
+    row->leave_one_out_median = rk_read_real(query);
+    row->leave_one_out_p90 = rk_read_real(query);
+    row->held_out_median = rk_read_real(query);
+    row->held_out_p90 = rk_read_real(query);
+    return row->parameters != NULL;
+}
+
+enum rk_status rk_fit_list(struct rk_db *db, int64_t campaign_id, struct rk_fit_row **rows, size_t *count,
+                           struct rk_error *error)
+{
+    static const char sql[] = "SELECT id, campaign_id, op, type, group_kind, group_size, form, parameters, train_count,"
+                              " held_out_count, leave_one_out_median, leave_one_out_p90, held_out_median, held_out_p90"
+                              " FROM fit WHERE campaign_id = ? ORDER BY id";
+    struct rk_query query;
+    struct rk_rows found = {0};
+    bool more = false;
+    enum rk_status status = rk_query_open(db, sql, "listing fits", &query, error);
+    if (status != RK_OK) {
+        return status;
+    }
+    rk_bind_integer(&query, campaign_id);
+    while ((status = rk_query_next(&query, &more, error)) == RK_OK && more) {
+        struct rk_fit_row *row = rk_rows_add(&found, sizeof(*row));
+        if (row == NULL || !read_fit(&query, row)) {
+            status = rk_fail(error, RK_ERROR, "%s: out of memory", db->path);
+            break;
+        }
+    }
+    rk_query_close(&query);
+    if (status != RK_OK) {
+        rk_fit_list_free(found.data, found.count);
+        return status;
+    }
+    *rows = found.data;
+    *count = found.count;
+    return RK_OK;
+}
+
+void rk_fit_list_free(struct rk_fit_row *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free(rows[i].parameters);
+    }
+    free(rows);
+}
