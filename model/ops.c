@@ -73,6 +73,7 @@ enum element_rule { RULE_ACT, RULE_OUTPUT, RULE_INPUT, RULE_SUM, RULE_F32, RULE_
     X(ROUTE_FORWARD, 4, "requested", WRITE, WHOLE, REQUIRED, I32, dim[1])                                              \
     X(ROUTE_FORWARD, 5, "score mean", WRITE, WHOLE, REQUIRED, F32, dim[1])                                             \
     X(ROUTE_FORWARD, 6, "sums", ACCUMULATE, WHOLE, OPTIONAL, F64, 2)                                                   \
+    X(ROUTE_FORWARD, 7, "workspace", WRITE, WHOLE, OPTIONAL, SCRATCH, 0)                                               \
     X(ROUTE_BACKWARD, 0, "logits", READ, WHOLE, REQUIRED, F32, dim[0] * dim[1])                                        \
     X(ROUTE_BACKWARD, 1, "index", READ, WHOLE, REQUIRED, I32, dim[0] * dim[2])                                         \
     X(ROUTE_BACKWARD, 2, "requested", READ, WHOLE, REQUIRED, I32, dim[1])                                              \
@@ -136,6 +137,7 @@ enum element_rule { RULE_ACT, RULE_OUTPUT, RULE_INPUT, RULE_SUM, RULE_F32, RULE_
     X(CROSS_ENTROPY, 0, "logits", ACCUMULATE, WHOLE, REQUIRED, ACT, dim[0] * dim[1])                                   \
     X(CROSS_ENTROPY, 1, "targets", READ, WHOLE, REQUIRED, I32, dim[0])                                                 \
     X(CROSS_ENTROPY, 2, "loss sum", ACCUMULATE, WHOLE, REQUIRED, F64, 1)                                               \
+    X(CROSS_ENTROPY, 3, "workspace", WRITE, WHOLE, OPTIONAL, SCRATCH, 0)                                               \
     X(GRAD_NORM, 0, "gradient", READ, WHOLE, REQUIRED, F32, dim[0])                                                    \
     X(GRAD_NORM, 1, "sum of squares", ACCUMULATE, WHOLE, REQUIRED, F64, 1)                                             \
     X(GRAD_NORM, 2, "workspace", WRITE, WHOLE, OPTIONAL, SCRATCH, 0)                                                   \

@@ -27,14 +27,17 @@ enum rk_data_type { RK_F32, RK_BF16, RK_DATA_TYPE_COUNT };
 int64_t rk_data_type_bytes(enum rk_data_type type);
 const char *rk_data_type_name(enum rk_data_type type); /* "f32", "bf16" */
 
-/* Streams of a rank. Ops of one stream run in program order; between streams only events order. The two pipeline
- * directions have a stream each, because with one stream two neighbours that send to each other would deadlock. */
+/* Streams of a rank. Ops of one stream run in program order; between streams only events order. Each pipeline direction has
+ * a stream for what leaves and one for what arrives: with fewer, two neighbours that send to each other would deadlock, and
+ * with virtual stages a send round the ring would wait for a receive queued behind it. */
 enum rk_stream_kind {
     RK_STREAM_COMPUTE,
-    RK_STREAM_EXCHANGE,          /* EP dispatch, combine, counts */
-    RK_STREAM_PIPELINE_FORWARD,  /* activations to the next stage */
-    RK_STREAM_PIPELINE_BACKWARD, /* gradients to the previous stage */
-    RK_STREAM_REDUCTION,         /* gradient and weight collectives over replicas */
+    RK_STREAM_EXCHANGE,         /* EP dispatch, combine, counts */
+    RK_STREAM_SEND_FORWARD,     /* activations to the next stage */
+    RK_STREAM_RECEIVE_FORWARD,  /* activations from the previous stage */
+    RK_STREAM_SEND_BACKWARD,    /* gradients to the previous stage */
+    RK_STREAM_RECEIVE_BACKWARD, /* gradients from the next stage */
+    RK_STREAM_REDUCTION,        /* gradient and weight collectives over replicas */
     RK_STREAM_D2H,
     RK_STREAM_H2D,
     RK_STREAM_COUNT
@@ -103,7 +106,7 @@ const char *rk_op_family_name(enum rk_op_family family);
     X(ROPE_BACKWARD, "rope_backward", NORM, KERNEL, "T S n_h n_kv d_head", 8)                                          \
     X(ATTENTION_FORWARD, "attention_forward", ATTENTION, KERNEL, "T S n_h n_kv d_head", 4)                             \
     X(ATTENTION_BACKWARD, "attention_backward", ATTENTION, KERNEL, "T S n_h n_kv d_head", 6)                           \
-    X(ROUTE_FORWARD, "route_forward", ROUTING, KERNEL, "T N K", 7)                                                     \
+    X(ROUTE_FORWARD, "route_forward", ROUTING, KERNEL, "T N K", 8)                                                     \
     X(ROUTE_BACKWARD, "route_backward", ROUTING, KERNEL, "T N K", 6)                                                   \
     X(ROUTE_MAP, "route_map", ROUTING, KERNEL, "T N K M R", 8)                                                         \
     X(COUNT_EXCHANGE, "count_exchange", EXPERT_EXCHANGE, TRANSPORT, "N M", 2)                                          \
@@ -114,7 +117,7 @@ const char *rk_op_family_name(enum rk_op_family family);
     X(GROUPED_GEMM_WGRAD, "grouped_gemm_wgrad", GROUPED_GEMM, KERNEL, "R G n k", 5)                                    \
     X(SWIGLU_FORWARD, "swiglu_forward", ELEMENTWISE, KERNEL, "R h G", 4)                                               \
     X(SWIGLU_BACKWARD, "swiglu_backward", ELEMENTWISE, KERNEL, "R h G", 6)                                             \
-    X(CROSS_ENTROPY, "cross_entropy", CROSS_ENTROPY, KERNEL, "T V", 3)                                                 \
+    X(CROSS_ENTROPY, "cross_entropy", CROSS_ENTROPY, KERNEL, "T V", 4)                                                 \
     X(GRAD_NORM, "grad_norm", OPTIMIZER, KERNEL, "elements", 3)                                                        \
     X(ADAMW, "adamw", OPTIMIZER, KERNEL, "elements", 7)                                                                \
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, TRANSPORT, "elements group", 2)                                    \
@@ -167,6 +170,7 @@ enum rk_op_kind {
  *                                         3 weight f32[T,K] (w)  4 requested i32[N] (w)  5 score mean f32[N] (w)
  *                                         6 sums f64[2] (a, o): [0] += N·Σ f_i P_i, [1] += mean over tokens of lse².
  *                                         Absent in recomputation, so that nothing is counted twice.
+ *                                         7 workspace (o)
  *                                         scores = softmax (or sigmoid: RK_OP_FLAG_SIGMOID); the K largest of score + bias,
  *                                         ties to the lower expert, in descending order; weight = score (divided by their
  *                                         sum: RK_OP_FLAG_NORMALIZE_TOP_K) · parameter 0 (routed scaling factor). f_i =
@@ -205,8 +209,9 @@ enum rk_op_kind {
  * SWIGLU_BACKWARD    {R, h, G}            0 gate and up (r)  1 row weight (r, o)  2 offsets (r, o)  3 dout act[R,h] (r)
  *                                         4 dgate and dup act[R,2h] (p; may be operand 0)  5 drow weight f32[R] (p, o)
  * CROSS_ENTROPY      {T, V}               0 logits act[T,V] (r), replaced by dlogits act[T,V] (w)  1 targets i32[T] (r)
- *                                         2 loss sum f64[1] (a). parameter 0: weight of one token in the loss (1 / tokens of
- *                                         the global batch); dlogits and the sum carry it. A negative target is ignored.
+ *                                         2 loss sum f64[1] (a)  3 workspace (o). parameter 0: weight of one token in the
+ *                                         loss (1 / tokens of the global batch); dlogits and the sum carry it. A negative
+ *                                         target is ignored.
  * GRAD_NORM          {elements}           0 gradient f32 (r)  1 sum of squares f64[1] (a)  2 workspace (o)
  * ADAMW              {elements}           0 gradient f32 (r)  1 master f32 (a)  2 first moment f32 (a)  3 second moment f32
  *                                         (a)  4 weight act (w)  5 step state f32[8] (r): learning rate, 1-beta1^t,

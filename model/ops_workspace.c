@@ -84,8 +84,12 @@ static int64_t cuda_bytes(const struct rk_op_shape *shape) {
         return RK_CUDA_GEMM_BYTES;
     case RK_OP_ATTENTION_BACKWARD: /* dq in FP32 and the row sums of dcontext · context */
         return dim[0] * dim[2] * (dim[4] + 1) * 4;
-    case RK_OP_ROUTE_MAP: /* counts of each block of tokens for each expert */
+    case RK_OP_ROUTE_FORWARD: /* sums of each block: a score for each expert, and the squared lse */
+        return smaller((dim[0] + 7) / 8, RK_CUDA_PARTIAL_ROWS) * (dim[1] + 1) * 4;
+    case RK_OP_ROUTE_MAP: /* for each expert: first row, first place, and the counts of each block of routes */
         return RK_CUDA_PARTIAL_ROWS * dim[1] * 4;
+    case RK_OP_CROSS_ENTROPY: /* the loss of each token */
+        return dim[0] * 4;
     case RK_OP_GRAD_NORM:
         return RK_CUDA_PARTIAL_ROWS * 8;
     default:
