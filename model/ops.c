@@ -195,8 +195,10 @@ static const char *const type_names[RK_DATA_TYPE_COUNT] = {[RK_F32] = "f32", [RK
 static const char *const stream_names[RK_STREAM_COUNT] = {
     [RK_STREAM_COMPUTE] = "compute",
     [RK_STREAM_EXCHANGE] = "exchange",
-    [RK_STREAM_PIPELINE_FORWARD] = "pipeline_forward",
-    [RK_STREAM_PIPELINE_BACKWARD] = "pipeline_backward",
+    [RK_STREAM_SEND_FORWARD] = "send_forward",
+    [RK_STREAM_RECEIVE_FORWARD] = "receive_forward",
+    [RK_STREAM_SEND_BACKWARD] = "send_backward",
+    [RK_STREAM_RECEIVE_BACKWARD] = "receive_backward",
     [RK_STREAM_REDUCTION] = "reduction",
     [RK_STREAM_D2H] = "d2h",
     [RK_STREAM_H2D] = "h2d",

@@ -8,7 +8,8 @@
  *     the loss, the optimizer, ...), shared by all layers and micro-batches of that kind;
  *   - a schedule: the ordered visits of the step, each a segment with the layer, micro-batch and slot it is run for.
  * Executing a program = for each visit, for each op: resolve the operands, wait for its events, run it on its stream,
- * record its event. An event that was never recorded is complete. */
+ * record its events. A wait means the latest record that precedes it in program order (the order of the schedule); an event
+ * that was never recorded is complete. */
 #ifndef RK_MODEL_PROGRAM_H
 #define RK_MODEL_PROGRAM_H
 
@@ -37,15 +38,18 @@ const char *rk_owner_name(enum rk_owner owner);
 
 enum rk_space { RK_SPACE_DEVICE, RK_SPACE_HOST };
 
-/* How many instances of a buffer exist and which one a visit means. */
+/* How many instances of a buffer or an event exist, in which order, and which one a visit means. A layer's ordinal is its
+ * place among the stage's layers. */
 enum rk_scope {
-    RK_SCOPE_STEP,        /* one instance, alive for the whole step */
-    RK_SCOPE_LAYER,       /* one for each layer of the stage that has_layer says; alive for the whole step */
-    RK_SCOPE_SLOT,        /* one for each slot of each virtual stage: a live micro-batch, from forward to backward */
-    RK_SCOPE_LAYER_SLOT,  /* one for each layer and each slot of the layer's virtual stage */
-    RK_SCOPE_RING,        /* ring_size instances taken in turn by the layer's number in the stage; alive for the step */
-    RK_SCOPE_MICRO_BATCH, /* one for each micro-batch (tokens and targets) */
-    RK_SCOPE_VISIT        /* alive within one visit, from its first to its last op that touches it; shares memory */
+    RK_SCOPE_STEP,             /* one instance, alive for the whole step */
+    RK_SCOPE_LAYER,            /* one for each layer of layer_kinds, by ordinal; alive for the whole step */
+    RK_SCOPE_SLOT,             /* one for each slot of each virtual stage of virtual_stages: a live micro-batch, from forward
+                                  to backward; by virtual stage, then slot */
+    RK_SCOPE_LAYER_SLOT,       /* one for each layer of layer_kinds and each slot of its virtual stage; by ordinal, slot */
+    RK_SCOPE_LAYER_RING,       /* ring_size instances, taken in turn: ordinal modulo ring_size; alive for the step */
+    RK_SCOPE_MICRO_BATCH_RING, /* ring_size instances: micro-batch modulo ring_size; alive for the step */
+    RK_SCOPE_MICRO_BATCH,      /* one for each micro-batch (tokens and targets) */
+    RK_SCOPE_VISIT             /* alive within one visit, from its first to its last op that touches it; shares memory */
 };
 
 #define RK_NO_BUFFER UINT32_MAX
@@ -56,8 +60,9 @@ struct rk_buffer {
     enum rk_space space;
     enum rk_scope scope;
     int64_t bytes;          /* of one instance */
-    int32_t ring_size;      /* RK_SCOPE_RING only */
+    int32_t ring_size;      /* ring scopes only */
     uint8_t layer_kinds;    /* bit 1 << enum rk_block: which layers have an instance (layer scopes) */
+    uint16_t virtual_stages; /* bit 1 << virtual stage: which ones have instances (RK_SCOPE_SLOT) */
     uint32_t view_of;       /* RK_NO_BUFFER, or the buffer inside which every instance lies (weights inside a flat space) */
     /* For views: instance i begins at view_offset[i] bytes inside instance 0 of view_of. Owned by the program. */
     int64_t *view_offset;
@@ -66,15 +71,18 @@ struct rk_buffer {
 
 struct rk_operand {
     uint32_t buffer;        /* index into the buffer table or RK_NO_BUFFER */
-    int32_t layer_shift;    /* 0, or +1 / -1: the instance of the next / previous layer of the stage's order (a block writes its
-                               output where the next block expects its input) */
+    int16_t layer_shift;    /* 0, or +1 / -1: the instance of the next / previous layer of the stage's order (a block
+                               writes its output where the next block expects its input) */
+    uint16_t shard_group;   /* enum rk_group_kind: the operand is a shard of the ranks of this group. It begins
+                               index · shard_bytes after offset, index being the rank's place in the group. RK_GROUP_NONE:
+                               the same place on every rank */
     int64_t offset;         /* bytes inside the instance */
+    int64_t shard_bytes;    /* 0 without shard_group */
 };
 
-enum { RK_OP_WAITS = 6 };
+enum { RK_OP_WAITS = 6, RK_OP_RECORDS = 3 };
 #define RK_NO_EVENT UINT16_MAX
 
-/* An event has one instance, or one for each instance of a ring (index: the layer's number in the stage modulo the ring). */
 struct rk_event_reference {
     uint16_t event;         /* index, or RK_NO_EVENT */
     int16_t layer_shift;    /* as in an operand */
@@ -87,12 +95,15 @@ struct rk_op {
     float parameter[RK_OP_PARAMETERS];
     struct rk_operand operand[RK_OP_OPERANDS];
     struct rk_event_reference wait[RK_OP_WAITS];
-    struct rk_event_reference record;
+    struct rk_event_reference record[RK_OP_RECORDS];
 };
 
+/* An event has instances as a buffer of that scope has (STEP, SLOT, LAYER_SLOT and the rings are used). */
 struct rk_event {
     char name[32];
-    int32_t ring_size;      /* 1, or as the ring it guards */
+    enum rk_scope scope;
+    int32_t ring_size;      /* ring scopes only */
+    int64_t instance_count; /* derived by rk_program_finish */
 };
 
 struct rk_segment {
@@ -112,28 +123,38 @@ struct rk_visit {
 
 /* One parameter tensor: how checkpoints, the loader and the reduction see the flat spaces. */
 struct rk_tensor {
-    char name[64];          /* "blocks.3.attn.wqkv", "embed", "head", "norm", "blocks.0.moe.w13": the peer's names, and
-                               "blocks.I.mlp.{norm,w13,w2}", "blocks.I.shared.{w13,w2}", "blocks.I.moe.bias" */
+    char name[64];          /* "embed", "norm", "head", "blocks.3.attn.{norm,wqkv,wo,q_norm,k_norm}",
+                               "blocks.3.moe.{norm,wr,w13,w2,bias}", "blocks.3.shared.{w13,w2}",
+                               "blocks.3.mlp.{norm,w13,w2}" */
     int32_t layer;          /* or -1 */
     bool expert;            /* spread over the EP-MP group along dimension 0 (shape holds the local number) */
     bool decayed;           /* takes weight decay (matrices, not gains) */
+    bool trained;           /* has gradient, master and moments in its flat space. Else (moe.bias): FP32, in no flat space */
+    bool tied_copy;         /* "embed" on the last stage when the first stage has it too: the same values, counted once */
     int32_t rank;           /* number of dimensions, 1 to 3 */
     int64_t dim[3];         /* local shape on one rank */
-    int64_t offset;         /* elements inside its flat space */
+    int64_t offset;         /* elements inside its flat space; -1 when not trained */
+    uint32_t buffer;        /* its weight: a view into the flat space's weights, or its own buffer when not trained */
+    int64_t instance;       /* of that buffer */
     enum { RK_INIT_NORMAL, RK_INIT_ONE, RK_INIT_ZERO } initial;
 };
 
-/* A run of one flat space that is reduced, updated and gathered together. Its length is a multiple of the group. */
+/* A run of one flat space that is reduced, updated and gathered together. Its length is a multiple of 64 · the space's
+ * replicas, so that every rank's shard is a whole, aligned run; what the tensors leave is padding at its end. A bucket holds
+ * only decayed or only undecayed tensors: shards lie at different places on different ranks, which run one program. */
 struct rk_bucket {
     bool expert;            /* over EP-DP inside the expert space; else over D inside the dense space */
+    bool decayed;
     int64_t offset;         /* elements */
     int64_t elements;
 };
 
 /* The flat spaces: dense parameters (replicated over D) and expert parameters (replicated over EP-DP). In each: weights in
- * the compute type, FP32 gradients, and this rank's shards of master, first and second moment, bucket after bucket. */
+ * the compute type, FP32 gradients, and this rank's shards of master, first and second moment. Buckets lie one after another
+ * in the order in which backward completes them; the shard of bucket b begins at elements b.offset / replicas of master and
+ * moments, and at b.offset + index · b.elements / replicas of weights and gradients. */
 struct rk_flat_space {
-    int64_t elements;       /* with padding */
+    int64_t elements;       /* with padding; 0: the stage has none, and no buffers */
     int32_t replicas;       /* D or EP-DP */
     uint32_t weights, gradients, master, first_moment, second_moment; /* buffers */
 };
@@ -147,6 +168,10 @@ struct rk_program {
     uint8_t *layer_kinds;            /* enum rk_block of each; owned */
     int32_t *layer_virtual_stage;    /* owned */
     int32_t slots[RK_VIRTUAL_STAGES_MAX]; /* live micro-batches of each virtual stage, from the schedule */
+    int64_t windows;                 /* micro-batches of all data ranks: m · D, the windows of T tokens of a step */
+    int64_t kept_bytes[2];           /* by enum rk_block: activations of one block and micro-batch kept from forward to
+                                        backward, routes apart; 0 when the stage has no such block */
+    int64_t offloaded_bytes[2];      /* of those, what leaves the device: the effective offload */
 
     struct rk_buffer *buffers;  size_t buffer_count;
     struct rk_event *events;    size_t event_count;
@@ -161,9 +186,14 @@ struct rk_program {
     uint32_t tokens;        /* i32[T], one per micro-batch, first stage */
     uint32_t targets;       /* i32[T], one per micro-batch, last stage */
     uint32_t step_state;    /* f32[8], see ADAMW */
-    uint32_t sums;          /* f64[4]: cross-entropy, balance loss, z loss (means over the global batch after the all-reduce;
-                               the last two summed over layers), squared gradient norm */
-    uint32_t load;          /* i64[2N+1] of each routed layer, see ROUTE_MAP */
+    uint32_t sums;          /* f64[4], sums over all ranks at the end of the step: cross-entropy, already a mean over the
+                               global batch; balance loss and z loss, summed over layers and windows: the reader
+                               divides by `windows`; squared gradient norm */
+    uint32_t load;          /* i64[2N+1] of each routed layer, see ROUTE_MAP; RK_NO_BUFFER without one */
+
+    /* Derived by rk_program_finish, for rk_program_instance. [kinds][ordinal], kinds a set of block kinds (bit 1 << kind):
+     * instances of layers of these kinds before the ordinal, one a layer and one a slot of the layer. Owned. */
+    int64_t *layer_instance[4], *layer_slot_instance[4];
 };
 
 /* Lowers a candidate for one stage. The program is the caller's; free with rk_program_free. RK_USAGE when the candidate is
@@ -173,9 +203,16 @@ enum rk_status rk_program_lower(const struct rk_architecture *architecture, cons
                                 int32_t stage, struct rk_program **program, struct rk_error *error);
 void rk_program_free(struct rk_program *program);
 
+/* Derives what follows from the tables: instance counts and the arrays for rk_program_instance. The last step of making a
+ * program. RK_ERROR when memory runs out or a scope does not fit its buffer. */
+enum rk_status rk_program_finish(struct rk_program *program, struct rk_error *error);
+
 /* The instance of a buffer that an operand means in a visit; -1 when the visit has none (a defect of the lowering). */
 int64_t rk_program_instance(const struct rk_program *program, const struct rk_operand *operand,
                             const struct rk_visit *visit);
+/* The same for an event. */
+int64_t rk_program_event_instance(const struct rk_program *program, const struct rk_event_reference *reference,
+                                  const struct rk_visit *visit);
 
 /* Checks what the three readers rely on: every reference in range, operand sizes equal to rk_op_operand_bytes, events
  * recorded before they are waited for or never, views inside their buffers, every visit-scope buffer written before it is
