@@ -2,8 +2,9 @@
  *
  * Calls enqueue and return; an error found later is returned by the next call that waits. Back ends are process-wide tables
  * without state of their own; all state hangs off the device. The CPU back end runs each call at once on the calling thread:
- * program order is one legal order of every stream program, and a wait for an event that was not yet recorded in program
- * order is caught as a defect. A back end never reads routing data on the host: sizes and offsets stay in device memory. */
+ * program order is one legal order of every stream program. A wait for an event that was not yet recorded in program order is
+ * legal and complete, and counted, so that a lowering that waits before it records shows in a test. A back end never reads
+ * routing data on the host: sizes and offsets stay in device memory. */
 #ifndef RK_KERNELS_KERNELS_H
 #define RK_KERNELS_KERNELS_H
 
@@ -42,13 +43,15 @@ struct rk_device_facts {
 /* Counters that tests read: what happened since rk_backend.counters_reset. */
 struct rk_device_counters {
     int64_t launches, copies_to_host, copies_to_device, host_waits, allocations;
+    int64_t unrecorded_waits; /* waits for an event that nothing had recorded yet (CPU back end; 0 on others) */
 };
 
 struct rk_backend {
     enum rk_backend_kind kind;
     const char *name; /* "cpu", "cuda" */
 
-    /* Number of devices; 0 with RK_OK when the driver or the hardware is missing, the reason in error->text. */
+    /* Number of devices; 0 with RK_OK when the driver or the hardware is missing, the reason in error->text. The CPU back end
+     * counts the cores that this process may use, but opens any number: ranks may share them. */
     enum rk_status (*device_count)(int *count, struct rk_error *error);
     /* spill_folder: where the CPU back end keeps offloaded bytes (NULL: /var/tmp); ignored by GPU back ends. */
     enum rk_status (*device_open)(int ordinal, const char *spill_folder, struct rk_device **device,

@@ -9,7 +9,9 @@
  *   act: the op's data type (FP32 or BF16); f32, f64, i32, i64: fixed types
  *   (r) read, (w) written entirely, (p) written up to the valid prefix offsets[G], (a) accumulated into, (o) optional: may
  *   be absent (no buffer)
- * Rows past the valid prefix are never read by any op and may hold anything, NaN included.
+ * Rows past the valid prefix are never read by any op and may hold anything, NaN included. Every kernel accepts zero rows.
+ * Bad data shows and harms nothing: a token outside [0, V) embeds as NaN and adds no gradient; a target >= V makes the loss
+ * sum NaN and its dlogits 0.
  *
  * The receive layout is expert-major, then source rank, then the order of (token, route) at the source; it is decided alike
  * on every rank by ROUTE_MAP and never read by the host. */
@@ -176,8 +178,10 @@ enum rk_op_kind {
  *                                         sum: RK_OP_FLAG_NORMALIZE_TOP_K) · parameter 0 (routed scaling factor). f_i =
  *                                         requested_i/(T·K); P_i = mean score, with sigmoid of scores divided by their sum.
  *                                         RK_OP_FLAG_ROUTE_UNIFORM: route j of token t to (t·K + j) mod N;
- *                                         RK_OP_FLAG_ROUTE_RANDOM: K distinct experts from a hash of (call serial, t);
- *                                         weights from the scores of those experts
+ *                                         RK_OP_FLAG_ROUTE_RANDOM: K distinct experts from a hash of (call serial, t),
+ *                                         by kernels/route_random.h (K <= 64); weights from the scores of those experts.
+ *                                         A NaN ranks as -infinity: a token with a NaN logit still has K distinct experts
+ *                                         in range, and NaN weights. Without tokens the means are 0
  * ROUTE_BACKWARD     {T, N, K}            0 logits (r)  1 index (r)  2 requested (r)  3 score mean (r)  4 dweight f32[T,K]
  *                                         (r)  5 dlogits f32[T,N] (w). parameters: 0 routed scaling factor, 1 gradient
  *                                         weight of the balance loss, 2 of the z loss (both already divided by the number
