@@ -1,0 +1,158 @@
+#include "executor/trace.h"
+
+#include "base/statistics.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a stream is doing, in the order of who counts when several work at once: time under a kernel is the kernel's, and
+ * only what it leaves uncovered is exposed communication. */
+enum activity {
+    ACTIVITY_COMPUTE,
+    ACTIVITY_OPTIMIZER,
+    ACTIVITY_EXCHANGE,
+    ACTIVITY_REDUCTION,
+    ACTIVITY_OFFLOAD,
+    ACTIVITY_PIPELINE,
+    ACTIVITY_COUNT
+};
+
+static enum activity activity_of(const struct rk_op *op) {
+    if (op->phase == RK_PHASE_OPTIMIZER)
+        return ACTIVITY_OPTIMIZER;
+    switch (rk_op_family(op->shape.kind)) {
+    case RK_OP_FAMILY_EXPERT_EXCHANGE:
+        return ACTIVITY_EXCHANGE;
+    case RK_OP_FAMILY_COLLECTIVE:
+        return ACTIVITY_REDUCTION;
+    case RK_OP_FAMILY_PIPELINE:
+        return ACTIVITY_PIPELINE;
+    case RK_OP_FAMILY_OFFLOAD:
+        return ACTIVITY_OFFLOAD;
+    default:
+        return ACTIVITY_COMPUTE;
+    }
+}
+
+/* A border of the timeline: an op of the activity begins (+1) or ends (-1). */
+struct border {
+    double seconds;
+    int change;
+    enum activity activity;
+};
+
+static int compare_borders(const void *left, const void *right) {
+    const struct border *a = left, *b = right;
+    return a->seconds != b->seconds ? (a->seconds > b->seconds) - (a->seconds < b->seconds) : b->change - a->change;
+}
+
+static void sweep(struct border *borders, size_t count, double covered[ACTIVITY_COUNT]) {
+    int active[ACTIVITY_COUNT] = {0};
+    double last = 0;
+    memset(covered, 0, ACTIVITY_COUNT * sizeof *covered);
+    qsort(borders, count, sizeof *borders, compare_borders);
+    for (size_t i = 0; i < count; i++) {
+        int who = 0;
+        while (who < ACTIVITY_COUNT && active[who] == 0)
+            who++;
+        if (who < ACTIVITY_COUNT)
+            covered[who] += borders[i].seconds - last;
+        last = borders[i].seconds;
+        active[borders[i].activity] += borders[i].change;
+    }
+}
+
+/* Transfers of stage traffic as fast as the fastest of their shape; what an exposed transfer takes longer is a wait for the
+ * other stage. */
+static double pipeline_transfer(const struct rk_op_account *accounts, size_t count, double *all) {
+    double transfer = 0;
+    *all = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (rk_op_family(accounts[i].shape.kind) != RK_OP_FAMILY_PIPELINE)
+            continue;
+        *all += accounts[i].total_seconds;
+        transfer += accounts[i].total_seconds - accounts[i].wait_seconds;
+    }
+    return transfer;
+}
+
+static void add_sums(const struct rk_op_account *accounts, size_t count, struct rk_stage_time *time) {
+    for (size_t i = 0; i < count; i++) {
+        time->phase[accounts[i].phase] += accounts[i].total_seconds;
+        time->family[rk_op_family(accounts[i].shape.kind)] += accounts[i].total_seconds;
+        time->stream_busy[accounts[i].stream] += accounts[i].total_seconds;
+    }
+}
+
+enum { SERIES = ACTIVITY_COUNT + 1 };
+
+static enum rk_status sweep_steps(const struct rk_trace *trace, double *series, struct rk_error *error) {
+    struct border *borders = calloc(2 * trace->op_count + 1, sizeof *borders);
+    if (borders == NULL)
+        return rk_fail(error, RK_ERROR, "out of memory for the timeline of a traced step");
+    for (size_t s = 0; s < trace->step_count; s++) {
+        const struct rk_trace_step *step = &trace->steps[s];
+        double covered[ACTIVITY_COUNT];
+        for (size_t i = 0; i < trace->op_count; i++) {
+            enum activity activity = activity_of(trace->ops[i]);
+            borders[2 * i] = (struct border){step->begin[i], 1, activity};
+            borders[2 * i + 1] = (struct border){step->end[i] > step->begin[i] ? step->end[i] : step->begin[i], -1,
+                                                 activity};
+        }
+        sweep(borders, 2 * trace->op_count, covered);
+        for (int a = 0; a < ACTIVITY_COUNT; a++)
+            series[(size_t)a * trace->step_count + s] = covered[a];
+        series[(size_t)ACTIVITY_COUNT * trace->step_count + s] = step->seconds;
+    }
+    free(borders);
+    return RK_OK;
+}
+
+static enum rk_status median_series(const struct rk_trace *trace, const double *series, double medians[SERIES],
+                                    struct rk_error *error) {
+    enum rk_status status = RK_OK;
+    for (size_t a = 0; a < SERIES && status == RK_OK; a++)
+        status = rk_statistics_median(series + a * trace->step_count, trace->step_count, &medians[a], error);
+    return status;
+}
+
+enum rk_status rk_trace_stage_time(const struct rk_trace *trace, struct rk_stage_time *time, struct rk_error *error) {
+    struct rk_stage_time made = {0};
+    struct rk_op_account *accounts = NULL;
+    double medians[SERIES] = {0}, all = 0;
+    size_t count = 0;
+    if (trace->step_count == 0) {
+        *time = made;
+        return RK_OK;
+    }
+    double *series = calloc(SERIES * trace->step_count, sizeof *series);
+    if (series == NULL)
+        return rk_fail(error, RK_ERROR, "out of memory for the timeline of traced steps");
+    enum rk_status status = sweep_steps(trace, series, error);
+    if (status == RK_OK)
+        status = median_series(trace, series, medians, error);
+    if (status == RK_OK)
+        status = rk_trace_accounts(trace, &accounts, &count, error);
+    if (status != RK_OK)
+        goto free_series;
+    double transfer = pipeline_transfer(accounts, count, &all);
+    double exposed = medians[ACTIVITY_PIPELINE];
+    add_sums(accounts, count, &made);
+    made.compute = medians[ACTIVITY_COMPUTE];
+    made.optimizer = medians[ACTIVITY_OPTIMIZER];
+    made.exposed_exchange = medians[ACTIVITY_EXCHANGE];
+    made.exposed_reduction = medians[ACTIVITY_REDUCTION];
+    made.exposed_offload = medians[ACTIVITY_OFFLOAD];
+    made.exposed_pipeline = all > 0 ? exposed * transfer / all : 0;
+    made.bubble = exposed - made.exposed_pipeline;
+    made.total = medians[ACTIVITY_COUNT];
+    made.starved = made.total - made.compute - made.optimizer - made.exposed_exchange - made.exposed_reduction -
+                   made.exposed_offload - exposed;
+    if (made.starved < 0)
+        made.starved = 0;
+    *time = made;
+    free(accounts);
+free_series:
+    free(series);
+    return status;
+}

@@ -1,0 +1,227 @@
+#include "executor/trainer_internal.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Tokens and targets of every micro-batch and the optimizer's state: the only writes of the host, before the first launch. */
+static enum rk_status write_inputs(struct rk_trainer *trainer, const struct rk_step_inputs *inputs,
+                                   struct rk_error *error) {
+    const struct rk_program *program = trainer->program;
+    int64_t tokens = program->candidate.micro_batch_tokens;
+    int64_t bytes = tokens * (int64_t)sizeof(int32_t);
+    for (int64_t micro = 0; micro < trainer->micro_batches; micro++) {
+        const int32_t *window = inputs->windows + micro * (tokens + 1);
+        enum rk_status status = RK_OK;
+        if (program->tokens != RK_NO_BUFFER)
+            status = rk_trainer_write(trainer, program->tokens, micro, 0, window, bytes, error);
+        if (status == RK_OK && program->targets != RK_NO_BUFFER)
+            status = rk_trainer_write(trainer, program->targets, micro, 0, window + 1, bytes, error);
+        if (status != RK_OK)
+            return status;
+    }
+    return rk_trainer_write(trainer, program->step_state, 0, 0, inputs->state, sizeof inputs->state, error);
+}
+
+/* Identifies (step, micro-batch, data rank, layer) alike under every layout: the window's number tells the first three. */
+static uint64_t call_serial(const struct rk_trainer *trainer, int64_t step, const struct rk_visit *visit) {
+    if (visit->layer < 0 || visit->micro_batch < 0)
+        return 0;
+    int64_t window = (step * trainer->micro_batches + visit->micro_batch) * trainer->program->candidate.data_parallel +
+                     trainer->data_rank;
+    return (uint64_t)window * RK_LAYERS_MAX + (uint64_t)visit->layer;
+}
+
+static enum rk_status run_call(struct rk_trainer *trainer, struct rk_stream *stream, const struct rk_op *op,
+                               const struct rk_op_call *call, const struct rk_transport_position *position,
+                               struct rk_error *error) {
+    const struct rk_backend *backend = trainer->backend;
+    switch (rk_op_executor(op->shape.kind)) {
+    case RK_BY_KERNEL:
+        return rk_kernel_run(backend, stream, call, error);
+    case RK_BY_TRANSPORT:
+        return trainer->options.transport->run(trainer->transport, stream, call, op->stream, position, error);
+    case RK_BY_COPY:
+        break;
+    }
+    return backend->copy(stream, call->operand[1], call->operand[0], op->shape.dim[0],
+                         op->shape.kind == RK_OP_COPY_D2H ? RK_COPY_D2H : RK_COPY_H2D, error);
+}
+
+static enum rk_status fill_poison(struct rk_trainer *trainer, struct rk_stream *stream,
+                                  const struct rk_resolved_op *resolved, struct rk_error *error) {
+    for (size_t i = 0; i < resolved->poison_count; i++) {
+        const struct rk_poison_range *range = &trainer->poison[resolved->poison_first + i];
+        enum rk_status status = trainer->backend->fill(stream, range->address, 0xFF, range->bytes, error);
+        if (status != RK_OK)
+            return status;
+    }
+    return RK_OK;
+}
+
+/* Waits for the op's events, runs it on its stream, records its events. */
+static enum rk_status run_op(struct rk_trainer *trainer, size_t index, const struct rk_step_inputs *inputs,
+                             const struct rk_visit *visit, struct rk_error *error) {
+    const struct rk_backend *backend = trainer->backend;
+    const struct rk_resolved_op *resolved = &trainer->resolved[index];
+    const struct rk_op *op = resolved->op;
+    struct rk_stream *stream = trainer->stream[op->stream];
+    struct rk_transport_position position = {inputs->step, visit->layer, visit->micro_batch,
+                                             trainer->program->segments[visit->segment].name};
+    struct rk_op_call call = resolved->call;
+    enum rk_status status = RK_OK;
+    call.serial = call_serial(trainer, inputs->step, visit);
+
+    for (int i = 0; i < RK_OP_WAITS && status == RK_OK; i++)
+        if (resolved->wait[i] != NULL)
+            status = backend->event_wait(stream, resolved->wait[i], error);
+    if (status == RK_OK && inputs->traced)
+        status = backend->event_record(trainer->trace.events[2 * index], stream, error);
+    if (status == RK_OK)
+        status = run_call(trainer, stream, op, &call, &position, error);
+    if (status == RK_OK && inputs->traced)
+        status = backend->event_record(trainer->trace.events[2 * index + 1], stream, error);
+    if (status == RK_OK)
+        status = fill_poison(trainer, stream, resolved, error);
+    for (int i = 0; i < RK_OP_RECORDS && status == RK_OK; i++)
+        if (resolved->record[i] != NULL)
+            status = backend->event_record(resolved->record[i], stream, error);
+    return status;
+}
+
+static enum rk_status begin_trace(struct rk_trainer *trainer, struct rk_error *error) {
+    size_t count = trainer->visit_first[trainer->program->visit_count];
+    enum rk_status status = rk_trace_open(trainer->backend, trainer->device, count, &trainer->trace, error);
+    if (status != RK_OK)
+        return status;
+    for (size_t i = 0; i < count; i++)
+        trainer->trace.ops[i] = trainer->resolved[i].op;
+    return trainer->backend->event_record(trainer->trace.events[2 * count], trainer->stream[RK_STREAM_COMPUTE], error);
+}
+
+static enum rk_status synchronize(struct rk_trainer *trainer, struct rk_error *error) {
+    enum rk_status status = RK_OK;
+    for (int i = 0; i < RK_STREAM_COUNT && status == RK_OK; i++)
+        status = trainer->backend->stream_synchronize(trainer->stream[i], trainer->options.deadline_seconds, error);
+    return status;
+}
+
+static enum rk_status read_load(struct rk_trainer *trainer, struct rk_step_result *result, struct rk_error *error) {
+    const struct rk_program *program = trainer->program;
+    result->requested = 0;
+    result->dropped = 0;
+    if (program->load == RK_NO_BUFFER)
+        return RK_OK;
+    int64_t bytes = program->buffers[program->load].bytes;
+    int64_t values = bytes / (int64_t)sizeof(int64_t), experts = values / 2;
+    for (int32_t layer = 0; layer < trainer->load_layers; layer++) {
+        int64_t *load = trainer->load + layer * values;
+        enum rk_status status = rk_trainer_read(trainer, program->load, layer, 0, load, bytes, error);
+        if (status != RK_OK)
+            return status;
+        for (int64_t expert = 0; expert < experts; expert++)
+            result->requested += load[expert];
+        result->dropped += load[2 * experts];
+    }
+    return RK_OK;
+}
+
+/* Before the first update of a dropless step: did any rank drop a route? All ranks stand between the same two collectives. */
+static enum rk_status agree_on_overflow(struct rk_trainer *trainer, struct rk_step_result *result, bool *overflow,
+                                        struct rk_error *error) {
+    int64_t total = 0;
+    enum rk_status status = synchronize(trainer, error);
+    if (status == RK_OK)
+        status = read_load(trainer, result, error);
+    if (status == RK_OK)
+        status = rk_job_all_gather(trainer->job, &result->dropped, sizeof result->dropped, trainer->agreement, error);
+    if (status != RK_OK)
+        return status;
+    for (int64_t rank = 0; rank < trainer->job->place.world; rank++)
+        total += trainer->agreement[rank];
+    *overflow = total > 0;
+    return RK_OK;
+}
+
+static void count_traffic(struct rk_trainer *trainer, struct rk_step_result *result) {
+    const struct rk_program *program = trainer->program;
+    int64_t traffic[RK_OP_FAMILY_COUNT], exchanged = 0, experts = 0;
+    trainer->options.transport->traffic(trainer->transport, traffic);
+    result->remote_bytes = 0;
+    for (int family = 0; family < RK_OP_FAMILY_COUNT; family++)
+        result->remote_bytes += (double)(traffic[family] - trainer->traffic[family]);
+    if (program->load != RK_NO_BUFFER)
+        experts = program->buffers[program->load].bytes / (int64_t)sizeof(int64_t) / 2;
+    for (int32_t layer = 0; layer < trainer->load_layers; layer++)
+        for (int64_t expert = 0; expert < experts; expert++)
+            exchanged += trainer->load[layer * (2 * experts + 1) + experts + expert];
+    int64_t remote = traffic[RK_OP_FAMILY_EXPERT_EXCHANGE] - trainer->traffic[RK_OP_FAMILY_EXPERT_EXCHANGE];
+    double all = (double)exchanged * trainer->exchange_bytes_per_route;
+    result->local_bytes = all > (double)remote ? all - (double)remote : 0;
+    memcpy(trainer->traffic, traffic, sizeof traffic);
+}
+
+static enum rk_status read_results(struct rk_trainer *trainer, struct rk_step_result *result, struct rk_error *error) {
+    double sums[4];
+    enum rk_status status = rk_trainer_read(trainer, trainer->program->sums, 0, 0, sums, sizeof sums, error);
+    if (status == RK_OK)
+        status = read_load(trainer, result, error);
+    if (status != RK_OK)
+        return status;
+    result->cross_entropy = sums[0];
+    result->balance = sums[1] / (double)trainer->program->windows;
+    result->z = sums[2] / (double)trainer->program->windows;
+    result->gradient_norm = sqrt(sums[3]);
+    count_traffic(trainer, result);
+    if (trainer->options.poison && !isfinite(sums[0] + sums[1] + sums[2] + sums[3]))
+        return rk_fail(error, RK_ERROR,
+                       "the loss or the gradient norm is not finite while released buffers are poisoned: a buffer was "
+                       "read after its release or before its first write, or the run diverged; repeat without "
+                       "poisoning to tell the two apart");
+    return RK_OK;
+}
+
+enum rk_status rk_trainer_step(struct rk_trainer *trainer, const struct rk_step_inputs *inputs,
+                               struct rk_step_result *result, struct rk_error *error) {
+    const struct rk_program *program = trainer->program;
+    const struct rk_backend *backend = trainer->backend;
+    struct rk_step_result made = {.updated = true};
+    enum rk_status status = RK_OK;
+    double begin = rk_clock_seconds();
+
+    status = write_inputs(trainer, inputs, error);
+    if (status == RK_OK && inputs->traced)
+        status = begin_trace(trainer, error);
+    backend->counters_reset(trainer->device);
+
+    for (size_t v = 0; v < program->visit_count && status == RK_OK; v++) {
+        const struct rk_visit *visit = &program->schedule[v];
+        for (size_t i = trainer->visit_first[v]; i < trainer->visit_first[v + 1] && status == RK_OK; i++) {
+            if (trainer->options.dropless && i == trainer->first_update) {
+                bool overflow = false;
+                status = agree_on_overflow(trainer, &made, &overflow, error);
+                if (status == RK_OK && overflow) {
+                    made.updated = false;
+                    *result = made;
+                    return RK_OK;
+                }
+            }
+            if (status == RK_OK)
+                status = run_op(trainer, i, inputs, visit, error);
+        }
+    }
+    backend->counters_read(trainer->device, &made.counters);
+    made.submission_seconds = rk_clock_seconds() - begin;
+
+    if (status == RK_OK)
+        status = synchronize(trainer, error);
+    made.seconds = rk_clock_seconds() - begin;
+    if (status == RK_OK)
+        status = read_results(trainer, &made, error);
+    if (status == RK_OK && inputs->traced)
+        status = rk_trace_collect(backend, &trainer->trace, inputs->step, made.seconds, error);
+    if (status == RK_OK)
+        *result = made;
+    return status;
+}
