@@ -1,7 +1,7 @@
 /* Hardware profiles: what is known of a kind of machine without measuring it here (hardware/<name>.json).
  *
- * Every figure carries its unit, its origin and its source. A figure that nobody published is absent, never guessed; who
- * needs it says so by its key. */
+ * Every figure carries its unit, its origin and its source. A figure that nobody published is absent, never guessed;
+ * who needs it says so by its key. */
 #ifndef RK_MODEL_HARDWARE_H
 #define RK_MODEL_HARDWARE_H
 
@@ -11,12 +11,12 @@
 enum { RK_HARDWARE_VERSION = 1, RK_HARDWARE_PUBLISHED_MAX = 32 };
 
 /* Where a profile's figure comes from. X(name, text, origin of the same figure in a prediction for this hardware,
- * relative uncertainty where the figure states none) */
+ * relative uncertainty where the figure states no range) */
 #define RK_PROFILE_ORIGIN_TABLE(X)                                                                                     \
-    X(MEASURED, "measured", RK_ORIGIN_PUBLISHED, 0.05)                /* on such a machine, condition stated */        \
-    X(SPECIFICATION, "specification", RK_ORIGIN_SPECIFICATION, 0.3)   /* a data sheet's limit */                       \
-    X(PUBLISHED, "published", RK_ORIGIN_PUBLISHED, 0.05)              /* printed by others */                          \
-    X(DERIVED, "derived", RK_ORIGIN_TRANSFERRED, 0.15)                /* computed from such figures; the source says how */
+    X(MEASURED, "measured", RK_ORIGIN_MEASURED, 0.05)               /* on such a machine, condition stated */          \
+    X(SPECIFICATION, "specification", RK_ORIGIN_SPECIFICATION, 0.3) /* a data sheet's limit */                         \
+    X(PUBLISHED, "published", RK_ORIGIN_PUBLISHED, 0.05)            /* printed by others */                            \
+    X(DERIVED, "derived", RK_ORIGIN_TRANSFERRED, 0.15)              /* computed from such figures, the source says how */
 
 enum rk_profile_origin {
 #define RK_PROFILE_ORIGIN_KIND(name, text, origin, uncertainty) RK_PROFILE_ORIGIN_##name,
@@ -53,7 +53,7 @@ enum rk_profile_origin {
     X(EFFICIENCY_ATTENTION_FORWARD, "efficiency_attention_forward", "fraction", 1e-6, 1)   /* of peak_bf16, causal */  \
     X(EFFICIENCY_ATTENTION_BACKWARD, "efficiency_attention_backward", "fraction", 1e-6, 1) /* of peak_bf16, causal */  \
     X(EFFICIENCY_MEMORY, "efficiency_memory", "fraction", 1e-6, 1)             /* of memory_bandwidth */               \
-    X(EFFICIENCY_EXCHANGE, "efficiency_exchange", "fraction", 1e-6, 1)         /* of node_link, EP dispatch, combine */ \
+    X(EFFICIENCY_EXCHANGE, "efficiency_exchange", "fraction", 1e-6, 1)        /* of node_link, dispatch, combine */    \
     X(EFFICIENCY_COLLECTIVE, "efficiency_collective", "fraction", 1e-6, 1)     /* of node_link, bus bandwidth */       \
     X(EFFICIENCY_RAIL, "efficiency_rail", "fraction", 1e-6, 1)                 /* of rail */
 
@@ -102,8 +102,9 @@ struct rk_hardware {
     int64_t published_count;
 };
 
-/* Reads a profile: strict (an unknown key, a unit other than the table's, a figure without origin or source, a value out of
- * range are RK_USAGE and name the key). `name` is for messages. *hardware is written only on success. */
+/* Reads a profile: strict (an unknown key, a unit other than the table's, a figure without origin or source, a
+ * measurement without its condition, a value out of range are RK_USAGE and name the key). `name` is for messages.
+ * *hardware is written only on success. */
 enum rk_status rk_hardware_parse(const char *name, const char *text, size_t length, struct rk_hardware *hardware,
                                  struct rk_error *error);
 enum rk_status rk_hardware_read_file(const char *path, struct rk_hardware *hardware, struct rk_error *error);
@@ -114,16 +115,17 @@ enum rk_status rk_hardware_write(const struct rk_hardware *hardware, struct rk_t
 /* The figure, or NULL when the profile has none. */
 const struct rk_profile_figure *rk_hardware_figure(const struct rk_hardware *hardware, enum rk_hardware_figure figure);
 
-/* The published time for a piece of this model with `tokens` on the rank, or NULL. Every width must be equal; the number of
- * experts is not compared, since a balanced block's time hardly depends on it. */
+/* The published time for a piece of this model with `tokens` on the rank, or NULL. Every width must be equal; the
+ * number of experts is not compared, since a balanced block's time hardly depends on it. */
 const struct rk_published_time *rk_hardware_published(const struct rk_hardware *hardware, enum rk_published_kind kind,
                                                       const struct rk_architecture *architecture, int64_t tokens);
 
 /* The same figure as a term of a prediction. NULL gives a value of 0. */
 struct rk_figure rk_hardware_term(const struct rk_profile_figure *figure, const char *profile);
 
-/* What a plan needs of the machine. RK_USAGE names the keys that the profile lacks and a plan cannot do without (memory,
- * peak_bf16, gpus_per_node). Host links: the measured figure if known, else the specification. */
+/* What a plan needs of the machine. RK_USAGE names the keys that the profile lacks and a plan cannot do without
+ * (memory, peak_bf16, gpus_per_node). Host links: the measured figure if known, else the specification. What is neither
+ * required nor known is 0. reserved_bytes is the sum of "reserved" and "overhead". */
 enum rk_status rk_hardware_machine(const struct rk_hardware *hardware, struct rk_machine *machine,
                                    struct rk_error *error);
 
