@@ -44,6 +44,7 @@ struct scan {
     char *text;
     size_t length;
     size_t at;
+    size_t depth;      /* open brackets */
     struct rk_error *error;
 };
 
@@ -90,6 +91,9 @@ static enum rk_status scan_word(struct scan *scan) {
     for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++) {
         if (length != strlen(replaced[i]) || memcmp(word, replaced[i], length) != 0)
             continue;
+        size_t next = scan->at + strspn(scan->text + scan->at, " \t\r\n");
+        if (scan->text[next] == ':')
+            return fail_at(scan->name, scan->text, start, "a key must stand in quotes", scan->error);
         /* "NaN" has no room for "null": a string that no valid text can hold (see check_tree) stands for it. */
         memset(word, ' ', length);
         memcpy(word, length >= 4 ? "null" : NAN_MARK, length >= 4 ? 4 : 3);
@@ -122,7 +126,6 @@ static enum rk_status scan_word(struct scan *scan) {
 }
 
 static enum rk_status scan_text(struct scan *scan) {
-    size_t depth = 0;
     while (scan->at < scan->length) {
         char byte = scan->text[scan->at];
         enum rk_status status = RK_OK;
@@ -132,11 +135,11 @@ static enum rk_status scan_text(struct scan *scan) {
             scan->at++;
         else if (byte == '[' || byte == '{') {
             scan->at++;
-            if (++depth > DEEPEST_NESTING)
+            if (++scan->depth > DEEPEST_NESTING)
                 status = fail_at(scan->name, scan->text, scan->at - 1, "nested deeper than 64 levels", scan->error);
         } else if (byte == ']' || byte == '}') {
             scan->at++;
-            depth -= depth > 0;
+            scan->depth -= scan->depth > 0;
         } else if ((unsigned char)byte < 0x20 || byte == 0x7F)
             status = fail_at(scan->name, scan->text, scan->at, "a control character; is this a JSON file?", scan->error);
         else
@@ -218,7 +221,7 @@ enum rk_status rk_json_parse(const char *name, const char *text, size_t length, 
         status = strspn(copy, " \t\r\n") == length
                      ? rk_fail(error, RK_USAGE, "%s: is empty; a JSON object was expected", name)
                      : fail_at(name, copy, offset < length ? offset : length,
-                               offset < length ? "not valid JSON here"
+                               scan.depth == 0 ? "not valid JSON here"
                                                : "the text ends inside a value; is the file cut short?",
                                error);
         goto free_copy;

@@ -1,6 +1,7 @@
 /* Canonical JSON text. */
 #include "base/json.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,10 +37,10 @@ static enum rk_status print_number(double number, struct rk_text *text, struct r
         rk_text_format(text, "%.0f", number);
         return RK_OK;
     }
-    /* %g drops trailing zeros and every decimal of at most 15 digits survives a double: 15 digits that read back are
-     * the fewest. */
+    /* %g drops trailing zeros and every decimal of at most 15 digits survives a normal double: 15 digits that read back
+     * are the fewest. Subnormal doubles have fewer digits to give. */
     char digits[40];
-    for (int precision = 15; precision <= 17; precision++) {
+    for (int precision = fabs(number) < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
         snprintf(digits, sizeof digits, "%.*g", precision, number);
         if (strtod(digits, NULL) == number)
             break;
