@@ -139,7 +139,7 @@ struct rk_fit_row {
     char op[48], type[16], group_kind[32];
     int64_t group_size;
     char form[64];
-    char *parameters;           /* JSON; borrowed when stored, owned when read (rk_fit_list_free) */
+    char parameters[4096];      /* JSON */
     int64_t train_count, held_out_count; /* set from the inputs when stored */
     double leave_one_out_median, leave_one_out_p90, held_out_median, held_out_p90; /* relative errors */
 };
@@ -149,9 +149,9 @@ struct rk_fit_input {
 };
 enum rk_status rk_fit_store(struct rk_db *db, const struct rk_fit_row *row, const struct rk_fit_input *inputs,
                             size_t input_count, int64_t *id, struct rk_error *error);
+/* In the order stored; the caller's (free). */
 enum rk_status rk_fit_list(struct rk_db *db, int64_t campaign_id, struct rk_fit_row **rows, size_t *count,
                            struct rk_error *error);
-void rk_fit_list_free(struct rk_fit_row *rows, size_t count);
 
 /* A measurement with its case. */
 struct rk_measured_case {

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -159,8 +158,9 @@ enum rk_status rk_campaign_resume(struct rk_db *db, int64_t id, struct rk_error 
     " topology_id, git_revision, command, seed, world_size, forced_unfit, unfit_reason, planned_cases, started_us,"   \
     " ended_us, (SELECT count(*) FROM measurement WHERE campaign_id = campaign.id AND status = 'ok')"
 
-static void read_campaign(struct rk_query *query, struct rk_campaign_row *row)
+static bool read_campaign(struct rk_query *query, void *place)
 {
+    struct rk_campaign_row *row = place;
     char state[16];
     row->id = rk_read_integer(query);
     rk_read_text(query, row->uuid, sizeof(row->uuid));
@@ -185,6 +185,7 @@ static void read_campaign(struct rk_query *query, struct rk_campaign_row *row)
     row->started_us = rk_read_integer(query);
     row->ended_us = rk_read_known(query);
     row->measurements = rk_read_integer(query);
+    return true;
 }
 
 enum rk_status rk_campaign_get(struct rk_db *db, int64_t id, struct rk_campaign_row *row, struct rk_error *error)
@@ -195,47 +196,30 @@ enum rk_status rk_campaign_get(struct rk_db *db, int64_t id, struct rk_campaign_
     if (status != RK_OK) {
         return status;
     }
-    bool found = false;
     rk_bind_integer(&query, id);
-    status = rk_query_next(&query, &found, error);
-    if (status == RK_OK && !found) {
-        status = rk_fail(error, RK_USAGE, "%s: no campaign %" PRId64 "; `reckon db list` shows those that there are",
-                         db->path, id);
-    }
+    status = rk_query_only(&query, "campaign", id, error);
     if (status == RK_OK) {
         read_campaign(&query, row);
+        rk_query_close(&query);
     }
-    rk_query_close(&query);
     return status;
 }
 
 enum rk_status rk_campaign_list(struct rk_db *db, struct rk_campaign_row **rows, size_t *count, struct rk_error *error)
 {
     struct rk_query query;
-    struct rk_rows found = {0};
-    bool more = false;
+    void *found = NULL;
     enum rk_status status =
         rk_query_open(db, "SELECT " CAMPAIGN_COLUMNS " FROM campaign ORDER BY started_us DESC, id DESC",
                       "listing campaigns", &query, error);
     if (status != RK_OK) {
         return status;
     }
-    while ((status = rk_query_next(&query, &more, error)) == RK_OK && more) {
-        struct rk_campaign_row *row = rk_rows_add(&found, sizeof(*row));
-        if (row == NULL) {
-            status = rk_fail(error, RK_ERROR, "%s: out of memory", db->path);
-            break;
-        }
-        read_campaign(&query, row);
+    status = rk_query_list(&query, sizeof(**rows), read_campaign, &found, count, error);
+    if (status == RK_OK) {
+        *rows = found;
     }
-    rk_query_close(&query);
-    if (status != RK_OK) {
-        free(found.data);
-        return status;
-    }
-    *rows = found.data;
-    *count = found.count;
-    return RK_OK;
+    return status;
 }
 
 enum rk_status rk_campaign_unfinished(struct rk_db *db, const char *fingerprint, const char *mode, const char *backend,

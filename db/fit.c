@@ -2,8 +2,6 @@
 #include "db/calibration.h"
 #include "db/internal.h"
 
-#include <stdlib.h>
-
 static enum rk_status insert_fit(struct rk_db *db, const struct rk_fit_row *row, int64_t held_out, int64_t train,
                                  int64_t *id, struct rk_error *error)
 {
@@ -76,8 +74,9 @@ enum rk_status rk_fit_store(struct rk_db *db, const struct rk_fit_row *row, cons
     return status;
 }
 
-static bool read_fit(struct rk_query *query, struct rk_fit_row *row)
+static bool read_fit(struct rk_query *query, void *place)
 {
+    struct rk_fit_row *row = place;
     row->id = rk_read_integer(query);
     row->campaign_id = rk_read_integer(query);
     rk_read_text(query, row->op, sizeof(row->op));
@@ -85,14 +84,14 @@ static bool read_fit(struct rk_query *query, struct rk_fit_row *row)
     rk_read_text(query, row->group_kind, sizeof(row->group_kind));
     row->group_size = rk_read_integer(query);
     rk_read_text(query, row->form, sizeof(row->form));
-    row->parameters = rk_read_text_copy(query);
+    rk_read_text(query, row->parameters, sizeof(row->parameters));
     row->train_count = rk_read_integer(query);
     row->held_out_count = rk_read_integer(query);
     row->leave_one_out_median = rk_read_real(query);
     row->leave_one_out_p90 = rk_read_real(query);
     row->held_out_median = rk_read_real(query);
     row->held_out_p90 = rk_read_real(query);
-    return row->parameters != NULL;
+    return true;
 }
 
 enum rk_status rk_fit_list(struct rk_db *db, int64_t campaign_id, struct rk_fit_row **rows, size_t *count,
@@ -101,35 +100,11 @@ enum rk_status rk_fit_list(struct rk_db *db, int64_t campaign_id, struct rk_fit_
     static const char sql[] = "SELECT id, campaign_id, op, type, group_kind, group_size, form, parameters, train_count,"
                               " held_out_count, leave_one_out_median, leave_one_out_p90, held_out_median, held_out_p90"
                               " FROM fit WHERE campaign_id = ? ORDER BY id";
-    struct rk_query query;
-    struct rk_rows found = {0};
-    bool more = false;
-    enum rk_status status = rk_query_open(db, sql, "listing fits", &query, error);
-    if (status != RK_OK) {
-        return status;
+    void *found = NULL;
+    enum rk_status status =
+        rk_query_children(db, sql, "listing fits", campaign_id, sizeof(**rows), read_fit, &found, count, error);
+    if (status == RK_OK) {
+        *rows = found;
     }
-    rk_bind_integer(&query, campaign_id);
-    while ((status = rk_query_next(&query, &more, error)) == RK_OK && more) {
-        struct rk_fit_row *row = rk_rows_add(&found, sizeof(*row));
-        if (row == NULL || !read_fit(&query, row)) {
-            status = rk_fail(error, RK_ERROR, "%s: out of memory", db->path);
-            break;
-        }
-    }
-    rk_query_close(&query);
-    if (status != RK_OK) {
-        rk_fit_list_free(found.data, found.count);
-        return status;
-    }
-    *rows = found.data;
-    *count = found.count;
-    return RK_OK;
-}
-
-void rk_fit_list_free(struct rk_fit_row *rows, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        free(rows[i].parameters);
-    }
-    free(rows);
+    return status;
 }

@@ -97,13 +97,24 @@ char *rk_read_text_copy(struct rk_query *query);
 /* The row id of the last insertion. */
 int64_t rk_db_last_id(const struct rk_db *db);
 
-/* A growing array of rows while a query is read. */
+/* Reads all rows that are left into one array of row_size each and closes the query, also on failure. read fills one zeroed
+ * row from the first column on and returns false without memory. *rows is the caller's (free); NULL when *count is 0. */
+enum rk_status rk_query_list(struct rk_query *query, size_t row_size, bool (*read)(struct rk_query *query, void *row),
+                             void **rows, size_t *count, struct rk_error *error);
+/* Opens sql, binds id as its first parameter and lists the rows. */
+enum rk_status rk_query_children(struct rk_db *db, const char *sql, const char *action, int64_t id, size_t row_size,
+                                 bool (*read)(struct rk_query *query, void *row), void **rows, size_t *count,
+                                 struct rk_error *error);
+/* A growing array for readers that skip rows. */
 struct rk_rows {
     void *data;
     size_t count, capacity;
 };
 /* Space for one more row, zeroed; NULL without memory. */
 void *rk_rows_add(struct rk_rows *rows, size_t row_size);
+
+/* Steps to the only row of a query; RK_USAGE with "no <what> <id>" when there is none. Closes the query on failure. */
+enum rk_status rk_query_only(struct rk_query *query, const char *what, int64_t id, struct rk_error *error);
 
 /* A random version 4 UUID as text of 36 characters; buffer of RK_UUID_SIZE (calibration.h). */
 enum rk_status rk_uuid_make(char *uuid, struct rk_error *error);

@@ -314,20 +314,12 @@ enum rk_status rk_machine_store(struct rk_db *db, const struct rk_machine_identi
 static enum rk_status open_row(struct rk_db *db, const char *sql, const char *what, int64_t id, struct rk_query *query,
                                struct rk_error *error)
 {
-    bool row = false;
     enum rk_status status = rk_query_open(db, sql, "reading the machine", query, error);
     if (status != RK_OK) {
         return status;
     }
     rk_bind_integer(query, id);
-    status = rk_query_next(query, &row, error);
-    if (status == RK_OK && !row) {
-        status = rk_fail(error, RK_USAGE, "%s: no %s %" PRId64, db->path, what, id);
-    }
-    if (status != RK_OK) {
-        rk_query_close(query);
-    }
-    return status;
+    return rk_query_only(query, what, id, error);
 }
 
 enum rk_status rk_host_get(struct rk_db *db, int64_t id, struct rk_host_row *host, struct rk_error *error)
@@ -388,8 +380,9 @@ enum rk_status rk_topology_get(struct rk_db *db, int64_t id, struct rk_topology_
     return RK_OK;
 }
 
-static void read_gpu(struct rk_query *query, struct rk_gpu_row *gpu)
+static bool read_gpu(struct rk_query *query, void *row)
 {
+    struct rk_gpu_row *gpu = row;
     gpu->id = rk_read_integer(query);
     gpu->host_id = rk_read_integer(query);
     gpu->ordinal = rk_read_integer(query);
@@ -404,6 +397,7 @@ static void read_gpu(struct rk_query *query, struct rk_gpu_row *gpu)
     gpu->numa_node = rk_read_known(query);
     gpu->power_limit_watts = rk_read_real(query);
     gpu->clock_maximum_hz = rk_read_real(query);
+    return true;
 }
 
 enum rk_status rk_gpu_list(struct rk_db *db, int64_t host_id, struct rk_gpu_row **gpus, size_t *count,
@@ -412,28 +406,11 @@ enum rk_status rk_gpu_list(struct rk_db *db, int64_t host_id, struct rk_gpu_row 
     static const char sql[] = "SELECT id, host_id, ordinal, uuid, name, pci_address, compute_capability, partition,"
                               " memory_bytes, multiprocessors, l2_bytes, numa_node, power_limit_watts, clock_maximum_hz"
                               " FROM gpu WHERE host_id = ? ORDER BY ordinal";
-    struct rk_query query;
-    struct rk_rows rows = {0};
-    enum rk_status status = rk_query_open(db, sql, "reading the GPUs", &query, error);
-    if (status != RK_OK) {
-        return status;
+    void *rows = NULL;
+    enum rk_status status =
+        rk_query_children(db, sql, "reading the GPUs", host_id, sizeof(**gpus), read_gpu, &rows, count, error);
+    if (status == RK_OK) {
+        *gpus = rows;
     }
-    rk_bind_integer(&query, host_id);
-    bool more = false;
-    while ((status = rk_query_next(&query, &more, error)) == RK_OK && more) {
-        struct rk_gpu_row *gpu = rk_rows_add(&rows, sizeof(*gpu));
-        if (gpu == NULL) {
-            status = rk_fail(error, RK_ERROR, "%s: out of memory", db->path);
-            break;
-        }
-        read_gpu(&query, gpu);
-    }
-    rk_query_close(&query);
-    if (status != RK_OK) {
-        free(rows.data);
-        return status;
-    }
-    *gpus = rows.data;
-    *count = rows.count;
-    return RK_OK;
+    return status;
 }

@@ -346,12 +346,17 @@ enum rk_status rk_sample_get(struct rk_db *db, int64_t measurement_id, double **
     return status;
 }
 
+static bool read_id(struct rk_query *query, void *row)
+{
+    *(int64_t *)row = rk_read_integer(query);
+    return true;
+}
+
 enum rk_status rk_campaign_done_cases(struct rk_db *db, int64_t campaign_id, int64_t process, int64_t **ids,
                                       size_t *count, struct rk_error *error)
 {
     struct rk_query query;
-    struct rk_rows found = {0};
-    bool more = false;
+    void *found = NULL;
     enum rk_status status = rk_query_open(db,
                                           "SELECT DISTINCT bench_case_id FROM measurement WHERE campaign_id = ? AND"
                                           " process = ? AND status <> 'failed' ORDER BY bench_case_id",
@@ -361,22 +366,11 @@ enum rk_status rk_campaign_done_cases(struct rk_db *db, int64_t campaign_id, int
     }
     rk_bind_integer(&query, campaign_id);
     rk_bind_integer(&query, process);
-    while ((status = rk_query_next(&query, &more, error)) == RK_OK && more) {
-        int64_t *id = rk_rows_add(&found, sizeof(*id));
-        if (id == NULL) {
-            status = rk_fail(error, RK_ERROR, "%s: out of memory", db->path);
-            break;
-        }
-        *id = rk_read_integer(&query);
+    status = rk_query_list(&query, sizeof(**ids), read_id, &found, count, error);
+    if (status == RK_OK) {
+        *ids = found;
     }
-    rk_query_close(&query);
-    if (status != RK_OK) {
-        free(found.data);
-        return status;
-    }
-    *ids = found.data;
-    *count = found.count;
-    return RK_OK;
+    return status;
 }
 
 static void read_measurement(struct rk_query *query, struct rk_measurement_row *row)
@@ -410,6 +404,14 @@ static void read_measurement(struct rk_query *query, struct rk_measurement_row *
     row->sample_count = rk_read_integer(query);
 }
 
+static bool read_measured_case(struct rk_query *query, void *row)
+{
+    struct rk_measured_case *measured = row;
+    rk_read_case(query, &measured->bench_case);
+    read_measurement(query, &measured->measurement);
+    return true;
+}
+
 enum rk_status rk_measurement_list(struct rk_db *db, int64_t campaign_id, struct rk_measured_case **rows, size_t *count,
                                    struct rk_error *error)
 {
@@ -420,29 +422,11 @@ enum rk_status rk_measurement_list(struct rk_db *db, int64_t campaign_id, struct
         " m.power_watts, m.temperature_celsius, m.library_estimate_seconds, m.algorithm, m.workspace_bytes,"
         " coalesce(s.count, 0) FROM measurement m JOIN bench_case c ON c.id = m.bench_case_id"
         " LEFT JOIN sample s ON s.measurement_id = m.id WHERE m.campaign_id = ? ORDER BY m.id";
-    struct rk_query query;
-    struct rk_rows found = {0};
-    bool more = false;
-    enum rk_status status = rk_query_open(db, sql, "listing measurements", &query, error);
-    if (status != RK_OK) {
-        return status;
+    void *found = NULL;
+    enum rk_status status = rk_query_children(db, sql, "listing measurements", campaign_id, sizeof(**rows),
+                                              read_measured_case, &found, count, error);
+    if (status == RK_OK) {
+        *rows = found;
     }
-    rk_bind_integer(&query, campaign_id);
-    while ((status = rk_query_next(&query, &more, error)) == RK_OK && more) {
-        struct rk_measured_case *row = rk_rows_add(&found, sizeof(*row));
-        if (row == NULL) {
-            status = rk_fail(error, RK_ERROR, "%s: out of memory", db->path);
-            break;
-        }
-        rk_read_case(&query, &row->bench_case);
-        read_measurement(&query, &row->measurement);
-    }
-    rk_query_close(&query);
-    if (status != RK_OK) {
-        free(found.data);
-        return status;
-    }
-    *rows = found.data;
-    *count = found.count;
-    return RK_OK;
+    return status;
 }

@@ -1,5 +1,6 @@
 #include "db/internal.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -293,4 +294,54 @@ void *rk_rows_add(struct rk_rows *rows, size_t row_size)
     void *row = (char *)rows->data + rows->count++ * row_size;
     memset(row, 0, row_size);
     return row;
+}
+
+enum rk_status rk_query_list(struct rk_query *query, size_t row_size, bool (*read)(struct rk_query *query, void *row),
+                             void **rows, size_t *count, struct rk_error *error)
+{
+    struct rk_rows found = {0};
+    bool more = false;
+    enum rk_status status;
+    while ((status = rk_query_next(query, &more, error)) == RK_OK && more) {
+        void *row = rk_rows_add(&found, row_size);
+        if (row == NULL || !read(query, row)) {
+            status = rk_fail(error, RK_ERROR, "%s: out of memory while %s", query->db->path, query->action);
+            break;
+        }
+    }
+    rk_query_close(query);
+    if (status != RK_OK) {
+        free(found.data);
+        return status;
+    }
+    *rows = found.data;
+    *count = found.count;
+    return RK_OK;
+}
+
+enum rk_status rk_query_only(struct rk_query *query, const char *what, int64_t id, struct rk_error *error)
+{
+    bool row = false;
+    enum rk_status status = rk_query_next(query, &row, error);
+    if (status == RK_OK && !row) {
+        status = rk_fail(error, RK_USAGE, "%s: no %s %" PRId64 "; `reckon db list` shows what there is", query->db->path,
+                         what, id);
+    }
+    if (status != RK_OK) {
+        rk_query_close(query);
+    }
+    return status;
+}
+
+enum rk_status rk_query_children(struct rk_db *db, const char *sql, const char *action, int64_t id, size_t row_size,
+                                 bool (*read)(struct rk_query *query, void *row), void **rows, size_t *count,
+                                 struct rk_error *error)
+{
+    struct rk_query query;
+    enum rk_status status = rk_query_open(db, sql, action, &query, error);
+    if (status != RK_OK) {
+        return status;
+    }
+    rk_bind_integer(&query, id);
+    return rk_query_list(&query, row_size, read, rows, count, error);
 }

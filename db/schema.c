@@ -160,7 +160,7 @@ static const char *const version_1[] = {
     " group_kind TEXT NOT NULL CHECK (length(group_kind) < 32),"
     " group_size INTEGER NOT NULL,"
     " form TEXT NOT NULL CHECK (length(form) < 64)," /* log-log interpolation, piecewise alpha-beta, ... */
-    " parameters TEXT NOT NULL CHECK (json_valid(parameters)),"
+    " parameters TEXT NOT NULL CHECK (json_valid(parameters) AND length(parameters) < 4096),"
     " train_count INTEGER NOT NULL, held_out_count INTEGER NOT NULL,"
     " leave_one_out_median REAL, leave_one_out_p90 REAL," /* relative errors */
     " held_out_median REAL, held_out_p90 REAL) STRICT",
