@@ -175,8 +175,8 @@ static enum rk_status convert(const struct rk_token_file *file, const unsigned c
 enum rk_status rk_token_file_read(const struct rk_token_file *file, int64_t first, int64_t count, int32_t *out,
                                   struct rk_error *error) {
     if (first < 0 || count < 0 || first > file->count || count > file->count - first)
-        return rk_fail(error, RK_USAGE, "%s: tokens %lld to %lld were asked for, the file holds %lld", file->path,
-                       (long long)first, (long long)(first + count - 1), (long long)file->count);
+        return rk_fail(error, RK_USAGE, "%s: %lld tokens from %lld on were asked for, the file holds %lld", file->path,
+                       (long long)count, (long long)first, (long long)file->count);
     unsigned char bytes[16384];
     const int64_t most = (int64_t)sizeof bytes / file->token_bytes;
     for (int64_t done = 0; done < count;) {
