@@ -20,7 +20,9 @@ struct rk_place {
     int64_t rank, world;
     int64_t local_rank, local_world; /* local_world 0 when the launcher does not say */
     char master[256];                /* host name or address of the exchange */
-    int32_t port;                    /* 0: to be agreed (local runs) */
+    int32_t port;                    /* of the exchange; 0 only when world is 1 or listener is given */
+    int32_t listener;                /* rank 0 of a local run: listening socket handed down by the parent; 0: none */
+    char token[128];                 /* what the ranks of a job share and strangers do not know, or empty */
 };
 
 /* Flags that were given (rank < 0, world <= 0: not given). Two sources that disagree are refused (RK_USAGE) with both named. */
@@ -44,24 +46,28 @@ struct rk_job {
     struct rk_exchange *exchange; /* the open TCP exchange; owned */
 };
 
-/* Ranks meet: rank 0 listens (IPv6 and IPv4), the others connect with retries until the deadline. Checked for all: nonce of
- * the job, program version, the world size, a digest of what all must agree on (the plan's bytes); two ranks on one GPU are
- * refused. A stranger's connection is dropped without harm. Missing ranks are named. */
+/* Ranks meet: rank 0 listens (IPv6 and IPv4), the others connect with retries until the deadline. Checked for all: the job's
+ * token (NULL: the place's own), program version, world size, a digest of what all must agree on (the plan's bytes); two
+ * ranks on one GPU are refused. A stranger's connection is dropped without harm. Missing ranks are named (RK_RANK_FAILED). A
+ * disagreement is RK_USAGE and told to every rank. Of *self the device is used; the host and the process are found out when
+ * they are empty. The job's place has local_rank and local_world filled in from the hosts when the launcher did not say. */
 enum rk_status rk_launch_meet(const struct rk_place *place, const char *job_token, const uint8_t agreement[32],
                               const struct rk_peer *self, double deadline_seconds, struct rk_job **job,
                               struct rk_error *error);
 void rk_job_free(struct rk_job *job);
 
 /* Small collectives over the exchange, outside steps: all ranks contribute bytes and get all contributions in rank order
- * (all has world · bytes). */
-enum rk_status rk_job_all_gather(struct rk_job *job, const void *mine, int64_t bytes, void *all, struct rk_error *error);
-enum rk_status rk_job_barrier(struct rk_job *job, struct rk_error *error);
+ * (all has world · bytes). RK_RANK_FAILED names the ranks that did not come within the job's deadline. */
+enum rk_status rk_job_all_gather(const struct rk_job *job, const void *mine, int64_t bytes, void *all, struct rk_error *error);
+enum rk_status rk_job_barrier(const struct rk_job *job, struct rk_error *error);
 /* True when a peer's connection is gone: its rank in *rank. Never blocks. */
-bool rk_job_lost_peer(struct rk_job *job, int64_t *rank);
+bool rk_job_lost_peer(const struct rk_job *job, int64_t *rank);
 
-/* `run --nproc N`: starts N local ranks of this program with the given arguments and the torchrun variables, waits, forwards
- * signals, and when one fails ends the others within the grace period. The status is that of the first to fail: its rank and
- * how it ended are in the error. */
+/* `run --nproc N`: starts N local ranks of this program with the given arguments (all of argv, ending in NULL) and the
+ * torchrun variables, waits, forwards signals, and when one fails ends the others within the grace period. Rank 0 has this
+ * process's output; what the others write goes to the log's stream (standard error without a log), each line with its rank
+ * before it. RK_OK when all end well; when all end with one and the same status, that status; RK_INTERRUPTED after a
+ * forwarded SIGINT or SIGTERM; else RK_RANK_FAILED. The rank that failed first and how it ended are in the error. */
 enum rk_status rk_launch_local(int64_t nproc, char *const *arguments, const struct rk_log *log, double grace_seconds,
                                struct rk_error *error);
 
