@@ -129,12 +129,9 @@ void rk_config_optional_number(struct rk_config *config, const char *key, double
 
 int rk_config_optional_choice(struct rk_config *config, const char *key, const char *const *choices, int otherwise) {
     char word[64] = "";
-    struct rk_text list = {0};
-    int found = otherwise;
-    if (config->status != RK_OK) {
-        return otherwise;
+    if (config->status == RK_OK) {
+        config->status = rk_json_optional_string(&config->object, key, word, sizeof word, config->error);
     }
-    config->status = rk_json_optional_string(&config->object, key, word, sizeof word, config->error);
     if (config->status != RK_OK || !rk_json_has(&config->object, key)) {
         return otherwise;
     }
@@ -142,11 +139,14 @@ int rk_config_optional_choice(struct rk_config *config, const char *key, const c
         if (strcmp(choices[i], word) == 0) {
             return i;
         }
+    }
+    struct rk_text list = {0};
+    for (int i = 0; choices[i] != NULL; i++) {
         rk_text_format(&list, "%s%s", i > 0 ? ", " : "", choices[i]);
     }
     rk_config_fail(config, "%s is '%s', which is none of: %s", key, word, list.data != NULL ? list.data : "");
     rk_text_free(&list);
-    return found;
+    return otherwise;
 }
 
 void rk_config_forward_only(struct rk_config *config, const char *key) {

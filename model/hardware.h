@@ -16,7 +16,7 @@ enum { RK_HARDWARE_VERSION = 1, RK_HARDWARE_PUBLISHED_MAX = 32 };
     X(MEASURED, "measured", RK_ORIGIN_MEASURED, 0.05)               /* on such a machine, condition stated */          \
     X(SPECIFICATION, "specification", RK_ORIGIN_SPECIFICATION, 0.3) /* a data sheet's limit */                         \
     X(PUBLISHED, "published", RK_ORIGIN_PUBLISHED, 0.05)            /* printed by others */                            \
-    X(DERIVED, "derived", RK_ORIGIN_TRANSFERRED, 0.15)              /* computed from such figures, the source says how */
+    X(DERIVED, "derived", RK_ORIGIN_TRANSFERRED, 0.15)              /* computed from such figures; source says how */
 
 enum rk_profile_origin {
 #define RK_PROFILE_ORIGIN_KIND(name, text, origin, uncertainty) RK_PROFILE_ORIGIN_##name,
