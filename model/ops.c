@@ -2,6 +2,7 @@
 #include "model/ops.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Element kinds as the contract writes them; those of the first line are resolved by type and flags. */
@@ -262,6 +263,21 @@ const char *rk_op_family_name(enum rk_op_family family) {
 
 const char *rk_op_name(enum rk_op_kind kind) {
     return kind_rows[kind].name;
+}
+
+char *rk_op_shape_text(const struct rk_op_shape *shape, char *buffer, size_t size) {
+    int written = snprintf(buffer, size, "%s %s", rk_op_name(shape->kind), rk_data_type_name(shape->type));
+    const char *name = rk_op_dimensions(shape->kind);
+    for (int i = 0; *name != '\0' && written >= 0 && (size_t)written < size; i++) {
+        int length = (int)strcspn(name, " ");
+        written += snprintf(buffer + written, size - (size_t)written, " %.*s=%lld", length, name,
+                            (long long)shape->dim[i]);
+        name += length + (name[length] == ' ');
+    }
+    if (shape->group != RK_GROUP_NONE && written >= 0 && (size_t)written < size) {
+        snprintf(buffer + written, size - (size_t)written, " over %s", rk_group_name(shape->group));
+    }
+    return buffer;
 }
 
 enum rk_op_family rk_op_family(enum rk_op_kind kind) {

@@ -19,6 +19,7 @@
 #define RK_MODEL_OPS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { RK_OP_DIMS = 8, RK_OP_PARAMETERS = 4, RK_OP_OPERANDS = 12 };
@@ -296,6 +297,9 @@ enum rk_backend_kind { RK_BACKEND_CPU, RK_BACKEND_CUDA, RK_BACKEND_COUNT };
 int64_t rk_op_workspace_bytes(const struct rk_op_shape *shape, enum rk_backend_kind backend);
 /* The operand that is the workspace, or -1. */
 int rk_op_workspace_operand(enum rk_op_kind kind);
+
+/* "gemm_forward f32 m=512 n=256 k=128 over expert_parallel", for people. Returns buffer. */
+char *rk_op_shape_text(const struct rk_op_shape *shape, char *buffer, size_t size);
 
 bool rk_op_shape_equal(const struct rk_op_shape *left, const struct rk_op_shape *right);
 uint64_t rk_op_shape_hash(const struct rk_op_shape *shape);
