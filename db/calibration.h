@@ -99,7 +99,7 @@ struct rk_measurement_row {
     char stop_reason[16];       /* "interval", "time cap", "imported", "failed" */
     bool held_out;              /* for hold-out error: never a fit's input */
     int64_t started_us;
-    double median_seconds, low_seconds, high_seconds; /* one execution; 95 % interval of the median */
+    double median_seconds, low_seconds, high_seconds; /* one execution, over all samples, marked ones too; 95 % interval */
     double minimum_seconds, maximum_seconds;
     int64_t batch;              /* executions in one sample */
     double flops, bytes, remote_bytes; /* of one execution */

@@ -47,6 +47,10 @@ static const struct rule rules[] = {
     {"SELECT 'candidate ' || plan_id || '/' || ordinal FROM candidate WHERE verdict <> 'refused' AND"
      " (seconds IS NULL OR seconds <= 0)",
      "feasible, but without a predicted time"},
+    {"SELECT 'plan ' || id FROM plan WHERE NOT json_valid(document)", "its document is not JSON"},
+    {"SELECT 'candidate ' || plan_id || '/' || ordinal FROM candidate WHERE NOT json_valid(settings)",
+     "its settings are not JSON"},
+    {"SELECT 'fit ' || id FROM fit WHERE NOT json_valid(parameters)", "its parameters are not JSON"},
     {"SELECT 'run ' || run_id FROM run_step GROUP BY run_id HAVING max(step) - min(step) + 1 <> count(*)",
      "steps are missing"},
     {"SELECT 'run ' || run_id || ' step ' || step FROM run_step WHERE dropped_routes > routes",

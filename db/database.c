@@ -105,7 +105,7 @@ static bool must_be_immutable(const char *path)
     rk_text_add_bytes(&folder, slash == NULL ? "." : path, slash == NULL ? 1 : (size_t)(slash - path) + 1);
     rk_text_format(&log, "%s-wal", path);
     struct stat information;
-    bool immutable = !folder.failed && !log.failed && access(folder.data, W_OK) != 0 &&
+    bool immutable = !folder.failed && !log.failed && faccessat(AT_FDCWD, folder.data, W_OK, AT_EACCESS) != 0 &&
                      (stat(log.data, &information) != 0 || information.st_size == 0);
     rk_text_free(&folder);
     rk_text_free(&log);

@@ -160,7 +160,7 @@ static const char *const version_1[] = {
     " group_kind TEXT NOT NULL CHECK (length(group_kind) < 32),"
     " group_size INTEGER NOT NULL,"
     " form TEXT NOT NULL CHECK (length(form) < 64)," /* log-log interpolation, piecewise alpha-beta, ... */
-    " parameters TEXT NOT NULL CHECK (json_valid(parameters) AND length(parameters) < 4096),"
+    " parameters TEXT NOT NULL CHECK (length(parameters) < 4096),"
     " train_count INTEGER NOT NULL, held_out_count INTEGER NOT NULL,"
     " leave_one_out_median REAL, leave_one_out_p90 REAL," /* relative errors */
     " held_out_median REAL, held_out_p90 REAL) STRICT",
@@ -195,13 +195,13 @@ static const char *const version_2[] = {
     " predicted_seconds REAL, predicted_low_seconds REAL, predicted_high_seconds REAL,"
     " predicted_tokens_per_second REAL,"
     " predicted_peak_bytes INTEGER,"
-    " document TEXT NOT NULL CHECK (json_valid(document))) STRICT", /* plan.json, byte for byte */
+    " document TEXT NOT NULL) STRICT", /* plan.json, byte for byte */
 
     "CREATE TABLE candidate ("
     " plan_id INTEGER NOT NULL REFERENCES plan,"
     " ordinal INTEGER NOT NULL," /* place in the ranking, 0 the best */
     " label TEXT NOT NULL CHECK (length(label) < 160),"
-    " settings TEXT NOT NULL CHECK (json_valid(settings) AND length(settings) < 1024),"
+    " settings TEXT NOT NULL CHECK (length(settings) < 1024),"
     " verdict TEXT NOT NULL CHECK (verdict IN ('chosen', 'feasible', 'refused')),"
     " reason TEXT NOT NULL CHECK (length(reason) < 64),"
     " need REAL, have REAL,"
