@@ -2,20 +2,12 @@
 
 #include "base/random.h"
 #include "executor/tensor_file.h"
+#include "kernels/bf16.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK = 1 << 16 };
-
-static uint16_t round_to_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7FFFFFFFU) > 0x7F800000U)
-        return (uint16_t)(bits >> 16 | 0x40U);
-    bits += 0x7FFFU + (bits >> 16 & 1U);
-    return (uint16_t)(bits >> 16);
-}
 
 struct chunk {
     float values[CHUNK];
@@ -28,7 +20,7 @@ static enum rk_status write_weights(struct rk_trainer *trainer, const struct rk_
     bool wide = program->type == RK_F32 || !tensor->trained;
     int64_t width = wide ? (int64_t)sizeof(float) : (int64_t)sizeof(uint16_t);
     for (int64_t i = 0; !wide && i < count; i++)
-        chunk->rounded[i] = round_to_bf16(chunk->values[i]);
+        chunk->rounded[i] = rk_bf16_round(chunk->values[i]);
     return rk_trainer_write(trainer, tensor->buffer, tensor->instance, first * width,
                             wide ? (const void *)chunk->values : chunk->rounded, count * width, error);
 }

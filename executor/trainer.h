@@ -60,6 +60,9 @@ enum rk_status rk_trainer_open(struct rk_job *job, const struct rk_program *prog
                                struct rk_trainer **trainer, struct rk_error *error);
 void rk_trainer_close(struct rk_trainer *trainer);
 
+/* Makes the waits of every peer end at once, when this rank cannot go on. */
+void rk_trainer_abort(struct rk_trainer *trainer);
+
 /* Runs one step. RK_RANK_FAILED when a peer is gone or a deadline passes. */
 enum rk_status rk_trainer_step(struct rk_trainer *trainer, const struct rk_step_inputs *inputs,
                                struct rk_step_result *result, struct rk_error *error);

@@ -158,6 +158,10 @@ enum rk_status rk_trainer_open(struct rk_job *job, const struct rk_program *prog
     return RK_OK;
 }
 
+void rk_trainer_abort(struct rk_trainer *trainer) {
+    trainer->options.transport->abort(trainer->transport);
+}
+
 static void close_events(struct rk_trainer *trainer) {
     size_t count = trainer->event == NULL ? 0 : trainer->event_first[trainer->program->event_count];
     for (size_t i = 0; i < count; i++)
