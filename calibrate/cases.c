@@ -1,13 +1,13 @@
 #include "calibrate/cases.h"
 
 #include "base/random.h"
+#include "model/cost_place.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Share of the shapes of a kind that are held out, and the fewest shapes of a kind that can spare any. */
-static const double held_out_share = 0.2;
-enum { HELD_OUT_FROM = 5, ANCHORS = 12 };
+/* Kernel cases that are measured again in fresh processes. */
+enum { ANCHORS = 12 };
 
 struct case_collector {
     const struct rk_case_request *request;
@@ -18,37 +18,19 @@ struct case_collector {
     size_t table_size;
 };
 
-static int32_t group_size(const struct rk_candidate *candidate, enum rk_group_kind group)
-{
-    switch (group) {
-    case RK_GROUP_EXPERT_PARALLEL:
-        return candidate->expert_parallel;
-    case RK_GROUP_EXPERT_REPLICA:
-        return candidate->data_parallel / candidate->expert_parallel;
-    case RK_GROUP_DATA:
-        return candidate->data_parallel;
-    case RK_GROUP_WORLD:
-        return (int32_t)rk_candidate_world(candidate);
-    case RK_GROUP_EMBEDDING:
-    case RK_GROUP_PIPELINE_NEXT:
-    case RK_GROUP_PIPELINE_PREVIOUS:
-        return candidate->pipeline > 1 ? 2 : 1;
-    default:
-        return 1;
-    }
-}
-
 static size_t case_hash(const struct rk_calibration_case *item)
 {
     uint64_t hash = rk_op_shape_hash(&item->shape);
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)item->place.group_size;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)item->place.concurrent;
+    hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)(1e6 * item->place.row_share);
     return (size_t)(hash ^ hash >> 31);
 }
 
 static bool same_case(const struct rk_calibration_case *left, const struct rk_calibration_case *right)
 {
     return left->place.group_size == right->place.group_size && left->place.concurrent == right->place.concurrent &&
+           !(left->place.row_share < right->place.row_share) && !(left->place.row_share > right->place.row_share) &&
            rk_op_shape_equal(&left->shape, &right->shape);
 }
 
@@ -95,25 +77,26 @@ static bool add_case(struct case_collector *collector, const struct rk_calibrati
     return true;
 }
 
-static bool add_op(struct case_collector *collector, const struct rk_candidate *candidate, const struct rk_op *op,
-                   int32_t layout)
+/* The places that the simulator asks for: as many ranks busy as the host has devices for, and the op's own ranks alone. */
+static bool add_op(struct case_collector *collector, const struct rk_program *program, const struct rk_op *op,
+                   int64_t routed_rows, int32_t layout)
 {
     const struct rk_case_request *request = collector->request;
-    int32_t busy = (int32_t)(request->world < request->devices ? request->world : request->devices);
     bool transport = rk_op_executor(op->shape.kind) == RK_BY_TRANSPORT;
     struct rk_calibration_case item = {.shape = op->shape, .layout = transport ? layout : -1};
-    item.place.group_size = group_size(candidate, op->shape.group);
-    item.place.row_share = 1;
-    if (transport && item.place.group_size > 1) {
-        item.place.concurrent = (int32_t)request->world;
-        return add_case(collector, &item);
+    rk_cost_place_of(program, request->machine, op, routed_rows, INT32_MAX / 2, &item.place);
+    if (rk_op_executor(op->shape.kind) == RK_BY_COPY) {
+        /* Ranks of a host share the link: what counts is what one gets while all copy. */
+        struct rk_calibration_case all = item;
+        all.place.concurrent = (int32_t)request->world;
+        if (!add_case(collector, &all))
+            return false;
     }
-    item.place.concurrent = busy;
     if (!add_case(collector, &item))
         return false;
-    if (!request->alone || busy == 1)
+    if (!request->alone)
         return true;
-    item.place.concurrent = 1;
+    rk_cost_place_of(program, request->machine, op, routed_rows, 0, &item.place);
     return add_case(collector, &item);
 }
 
@@ -126,8 +109,9 @@ static enum rk_status collect_programs(struct case_collector *collector, const s
         if (status != RK_OK)
             return status;
         bool added = true;
+        int64_t routed_rows = rk_cost_routed_rows(program);
         for (size_t i = 0; added && i < program->op_count; i++)
-            added = add_op(collector, candidate, &program->ops[i], layout);
+            added = add_op(collector, program, &program->ops[i], routed_rows, layout);
         rk_program_free(program);
         if (!added)
             return rk_fail(error, RK_ERROR, "calibrate: out of memory while collecting cases");
@@ -140,10 +124,14 @@ static int32_t layout_of(struct case_collector *collector, const struct rk_candi
 {
     struct rk_case_list *list = collector->list;
     for (size_t i = 0; i < list->layout_count; i++) {
-        const struct rk_calibration_layout *known = &list->layouts[i];
-        if (known->pipeline == candidate->pipeline && known->data_parallel == candidate->data_parallel &&
-            known->expert_parallel == candidate->expert_parallel && known->architecture == architecture)
-            return (int32_t)i;
+        struct rk_calibration_layout *known = &list->layouts[i];
+        if (known->pipeline != candidate->pipeline || known->data_parallel != candidate->data_parallel ||
+            known->expert_parallel != candidate->expert_parallel || known->architecture != architecture)
+            continue;
+        /* The largest micro-batch sizes the transport's buffers. */
+        if (candidate->micro_batch_tokens > known->candidate.micro_batch_tokens)
+            known->candidate = *candidate;
+        return (int32_t)i;
     }
     if (list->layout_count == collector->layout_capacity) {
         size_t capacity = collector->layout_capacity ? 2 * collector->layout_capacity : 16;
@@ -173,7 +161,7 @@ static struct rk_candidate first_candidate(const struct rk_case_request *request
                                      .sequence = request->sequence,
                                      .global_batch_tokens = request->global_batch_tokens,
                                      .type = request->type,
-                                     .backend = request->backend,
+                                     .backend = request->machine->backend,
                                      .capacity_factor = expert,
                                      .routing = RK_ROUTING_LEARNED};
     rk_candidate_defaults(&candidate);
@@ -230,20 +218,9 @@ static enum rk_status shuffle(struct rk_case_list *list, uint64_t seed, struct r
         ordered[i].key = rk_random_bits(seed, case_hash(&list->cases[i]));
     }
     qsort(ordered, list->count, sizeof *ordered, compare_ordered);
-    size_t of_kind[RK_OP_KIND_COUNT] = {0}, held[RK_OP_KIND_COUNT] = {0}, anchors = 0;
-    for (size_t i = 0; i < list->count; i++)
-        of_kind[ordered[i].item.shape.kind]++;
     for (size_t i = 0; i < list->count; i++) {
         list->cases[i] = ordered[i].item;
-        enum rk_op_kind kind = list->cases[i].shape.kind;
-        bool kernel = list->cases[i].layout < 0;
-        if (kernel && of_kind[kind] >= HELD_OUT_FROM && (double)held[kind] < held_out_share * (double)of_kind[kind]) {
-            list->cases[i].held_out = true;
-            held[kind]++;
-        } else if (kernel && anchors < ANCHORS) {
-            list->cases[i].anchor = true;
-            anchors++;
-        }
+        list->cases[i].anchor = i < ANCHORS && list->cases[i].layout < 0;
     }
     free(ordered);
     return RK_OK;

@@ -20,22 +20,20 @@ struct rk_calibration_case {
     struct rk_op_shape shape;
     struct rk_cost_place place;
     int32_t layout;    /* index of the layout for transport kinds, -1 for kernels and copies */
-    bool held_out;     /* left out of the hold-out fit that states the error of interpolation */
     bool anchor;       /* measured again in fresh processes: the spread between processes */
 };
 
 struct rk_case_request {
     const struct rk_architecture *architectures;
     size_t architecture_count;
-    enum rk_backend_kind backend;
+    const struct rk_machine *machine; /* devices and back end; figures are not looked at */
     enum rk_data_type type;
     int64_t world;
-    int32_t devices;             /* cores or GPUs of the host: kernels run on min(world, devices) ranks at once */
-    bool alone;                  /* also measure kernels with one rank busy */
+    bool alone;                  /* also measure every op with only its own ranks busy */
     int64_t sequence, global_batch_tokens;
     const int64_t *micro_batches; /* tokens per rank and micro-batch */
     size_t micro_batch_count;
-    uint64_t seed;               /* order and choice of held-out shapes */
+    uint64_t seed;               /* of the order */
 };
 
 struct rk_case_list {

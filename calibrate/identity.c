@@ -1,86 +1,25 @@
 #include "calibrate/identity.h"
 
+#include "base/host.h"
+
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/statvfs.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
 /* Share of a host's memory that ranks may plan with; the rest is the system's and the page cache's. */
 static const double usable_memory = 0.8;
 
-/* The text after "key<spaces>: " of the first line of path that begins with key; empty when absent. */
-static void read_field(const char *path, const char *key, char separator, char *value, size_t size)
-{
-    value[0] = '\0';
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return;
-    char line[1024];
-    while (value[0] == '\0' && fgets(line, sizeof line, file)) {
-        const char *at = strchr(line, separator);
-        if (strncmp(line, key, strlen(key)) != 0 || !at)
-            continue;
-        at += 1 + strspn(at + 1, " \t\"");
-        snprintf(value, size, "%.*s", (int)strcspn(at, "\"\n"), at);
-    }
-    fclose(file);
-}
-
-static int64_t read_integer(const char *path, int64_t absent)
-{
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return absent;
-    long long value = 0;
-    int64_t result = fscanf(file, "%lld", &value) == 1 ? (int64_t)value : absent;
-    fclose(file);
-    return result;
-}
-
-/* Whole cores of the control group's quota ("max 100000" or "150000 100000"), at least 1; a large number without one. */
-static int64_t quota_cores(void)
-{
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (!file)
-        return INT32_MAX;
-    long long quota = 0, period = 0;
-    int read = fscanf(file, "%lld %lld", &quota, &period);
-    fclose(file);
-    if (read != 2 || period <= 0)
-        return INT32_MAX;
-    return quota < period ? 1 : quota / period;
-}
-
-static int64_t usable_cores(void)
-{
-    cpu_set_t set;
-    int64_t cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
-    int64_t quota = quota_cores();
-    return cores < quota ? cores : quota;
-}
-
-int64_t rk_identity_memory_bytes(void)
-{
-    int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    int64_t limit = read_integer("/sys/fs/cgroup/memory.max", INT64_MAX);
-    return limit > 0 && limit < physical ? limit : physical;
-}
-
 static void read_host(struct rk_host_row *host)
 {
-    gethostname(host->hostname, sizeof host->hostname - 1);
-    read_field("/proc/cpuinfo", "model name", ':', host->cpu_model, sizeof host->cpu_model);
-    struct utsname system;
-    if (uname(&system) == 0)
-        snprintf(host->kernel, sizeof host->kernel, "%.60s %.60s", system.sysname, system.release);
-    read_field("/etc/os-release", "PRETTY_NAME", '=', host->operating_system, sizeof host->operating_system);
-    host->cores = host->threads = usable_cores();
-    host->sockets = host->numa_nodes = -1;
-    host->memory_bytes = rk_identity_memory_bytes();
+    struct rk_host_facts facts;
+    rk_host_read("", &facts);
+    snprintf(host->hostname, sizeof host->hostname, "%s", facts.hostname);
+    snprintf(host->cpu_model, sizeof host->cpu_model, "%s", facts.processor);
+    snprintf(host->kernel, sizeof host->kernel, "%s", facts.kernel);
+    snprintf(host->operating_system, sizeof host->operating_system, "%s", facts.operating_system);
+    host->sockets = facts.sockets;
+    host->numa_nodes = facts.numa_nodes;
+    host->cores = host->threads = rk_host_usable_processors(&facts);
+    host->memory_bytes = rk_host_usable_memory(&facts);
 }
 
 static enum rk_status read_gpus(const struct rk_backend *backend, int count, struct rk_identity *identity,
@@ -161,7 +100,7 @@ void rk_identity_machine(const struct rk_identity *identity, const struct rk_bac
 {
     const struct rk_machine_identity *facts = &identity->machine;
     struct rk_machine made = {.backend = backend->kind, .devices_per_host = (int32_t)facts->topology.devices_per_host};
-    double usable = usable_memory * (double)rk_identity_memory_bytes();
+    double usable = usable_memory * (double)facts->host.memory_bytes;
     int64_t on_host = ranks < facts->topology.devices_per_host || backend->kind == RK_BACKEND_CPU
                           ? ranks
                           : facts->topology.devices_per_host;
@@ -170,9 +109,9 @@ void rk_identity_machine(const struct rk_identity *identity, const struct rk_bac
         made.shared_devices = true;
         made.serial_streams = true;
         made.memory_bytes = (int64_t)(usable / (double)on_host);
-        struct statvfs folder;
-        if (statvfs(spill_folder ? spill_folder : "/var/tmp", &folder) == 0)
-            made.host_memory_bytes = (int64_t)((double)folder.f_bavail * (double)folder.f_frsize / (double)on_host);
+        struct rk_file_system spill;
+        rk_host_file_system(spill_folder ? spill_folder : "/var/tmp", &spill);
+        made.host_memory_bytes = spill.free_bytes > 0 ? spill.free_bytes / on_host : 0;
     } else {
         snprintf(made.name, sizeof made.name, "%.60s", facts->gpus[0].name);
         made.memory_bytes = facts->gpus[0].memory_bytes;

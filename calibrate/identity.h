@@ -20,9 +20,6 @@ struct rk_identity {
 enum rk_status rk_identity_read(const struct rk_backend *backend, const char *version, const char *git_revision,
                                 struct rk_identity *identity, struct rk_error *error);
 
-/* Bytes of memory that this process and its ranks may use: the smaller of physical memory and the control group's limit. */
-int64_t rk_identity_memory_bytes(void);
-
 /* The machine as a plan for `ranks` ranks on this host sees it, figures apart (rk_machine_figures fills them): devices, memory
  * of one rank, whether devices are shared and streams take turns. On CPUs a rank may use an equal part of 80 % of the memory;
  * the offload pool is storage: free bytes of the spill folder in equal parts. */

@@ -29,7 +29,7 @@ struct rk_measurer {
     double target_relative;             /* half width of the interval over the median: 0.01 */
     double seconds_per_case;            /* time cap */
     double batch_seconds;               /* shortest timed batch: 50 timer resolutions or more */
-    enum rk_operand_distribution distribution;
+    enum rk_distribution distribution;
     uint64_t seed;
 };
 
@@ -39,7 +39,7 @@ struct rk_measurement_result {
     int64_t calls_per_sample;
     double median, low, high;
     enum rk_measure_stop stop;
-    bool verified;                      /* the result agreed between ranks and was finite */
+    bool verified;                      /* every output was written, with numbers */
 };
 
 /* Collective: all ranks call it with the same case. *interrupted is set alike on all ranks when any rank's flag is set. */
