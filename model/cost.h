@@ -86,13 +86,31 @@ struct rk_cost_row {
     int64_t measurement;           /* row id in its data base, or 0 */
 };
 
-/* A cost source over an array of rows: exact shapes are measured, shapes between rows interpolated (log-log in the dimensions
- * that differ, utilisation for compute-bound kinds), shapes outside extrapolated with a wider interval. The rows are copied.
- * Free with rk_cost_table_free. */
+/* A cost source over an array of rows. Rows of the same shape and place are merged (median; their spread widens the
+ * interval). Rows that differ only in size (the first dimension: tokens, rows, elements, bytes) form a curve, monotone by
+ * pooling neighbours that fall. A price is
+ *   - measured: the shape and place of a row;
+ *   - interpolated: on curves between their sizes, log-log; between curves, time per unit of work (FLOPs for products and
+ *     attention, else bytes), weighted by the inverse squared distance of the nearest curves in the logarithms of all other
+ *     dimensions, the group's size and the busy ranks;
+ *   - extrapolated: past a curve's ends along its last segment, never faster than the best time per unit of work that was
+ *     measured for the kind, with an interval that widens by the octave.
+ * Along the size a price never falls. Its interval holds that of the rows, their spread between processes and, unless
+ * measured, the leave-one-out error of the kind. The rows are copied. Free with rk_cost_table_free. */
 struct rk_cost_table;
 enum rk_status rk_cost_table_make(const struct rk_cost_row *rows, size_t row_count, const char *source_name,
                                   struct rk_cost_table **table, struct rk_error *error);
 void rk_cost_table_free(struct rk_cost_table *table);
 struct rk_cost_source rk_cost_table_source(struct rk_cost_table *table);
+
+/* How well the table predicts its own rows: each distinct shape and place of the kind is priced from all the others.
+ * Relative errors, |predicted - measured| / measured; signed mean > 0: predicted too slow. count 0: fewer than two shapes,
+ * nothing to say. */
+struct rk_leave_one_out {
+    size_t count;
+    double median, p90, signed_mean;
+};
+enum rk_status rk_cost_table_leave_one_out(const struct rk_cost_table *table, enum rk_op_kind kind,
+                                           struct rk_leave_one_out *result, struct rk_error *error);
 
 #endif
