@@ -51,7 +51,7 @@ static const char *const wrapper_keys[] = {
     "vision_config",     "vision_end_token_id", "vision_start_token_id",
 };
 
-/* Keys that change the forward unless they hold the neutral value, 0, null, false, "" or nothing. */
+/* Keys that change the forward unless they hold the neutral number, null, false, "" or nothing. */
 static const struct {
     const char *key;
     double neutral;
@@ -302,7 +302,7 @@ static void settle_blocks(struct rk_architecture *a) {
 
 static bool is_neutral(const cJSON *value, double neutral) {
     if (cJSON_IsNumber(value)) {
-        return !(fabs(value->valuedouble - neutral) > 0.0) || !(fabs(value->valuedouble) > 0.0);
+        return !(fabs(value->valuedouble - neutral) > 0.0);
     }
     if (cJSON_IsString(value)) {
         return value->valuestring[0] == '\0';
@@ -393,14 +393,16 @@ static enum rk_status refuse_type(const char *name, const char *type, const cJSO
     for (int family = 0; family < RK_FAMILY_COUNT; family++) {
         rk_text_format(&known, "%s%s", family > 0 ? ", " : "", rk_family_row((enum rk_family)family)->model_types[0]);
     }
-    for (const cJSON *item = root->child; item != NULL && keys.length < 400; item = item->next) {
-        rk_text_format(&keys, "%s%.60s%s", keys.length > 0 ? ", " : "", item->string,
-                       item->next != NULL && keys.length + 62 >= 400 ? ", ..." : "");
+    for (const cJSON *item = root->child; item != NULL; item = item->next) {
+        const bool full = keys.length > 400;
+        rk_text_format(&keys, "%s%.60s", keys.length > 0 ? ", " : "", full ? "..." : item->string);
+        if (full) {
+            break;
+        }
     }
-    enum rk_status status =
-        rk_fail(error, RK_USAGE, "%s: model_type %s%.60s%s is not known; known are %s. Keys found: %s", name,
-                type[0] ? "'" : "", type[0] ? type : "(absent)", type[0] ? "'" : "", known.data ? known.data : "",
-                keys.data ? keys.data : "none");
+    enum rk_status status = rk_fail(error, RK_USAGE, "%s: model_type %s%.60s%s; known are %s. Keys found: %s", name,
+                                    type[0] ? "'" : "", type, type[0] ? "' is not known" : "is missing",
+                                    known.data ? known.data : "", keys.data ? keys.data : "none");
     rk_text_free(&known);
     rk_text_free(&keys);
     return status;

@@ -299,7 +299,7 @@ static void bad_values_name_their_key(void **state) {
         {"[]", "object"},
         {"\"llama\"", "object"},
         {"{", ""},
-        {"{}", "model_type (absent)"},
+        {"{}", "model_type is missing"},
         {"{\"model_type\":", ""},
         {"{\"model_type\":\"llama\"", ""},
         {LLAMA_WITH("") "x", ""},
