@@ -378,6 +378,19 @@ static void real_files(void **state) {
         assert_int_equal(warnings.length, 0);
         rk_text_free(&warnings);
     }
+    static const char *const unknown[] = {"deepseek-ai--DeepSeek-V4-Flash.json",
+                                          "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.json"};
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        char path[256];
+        struct rk_architecture architecture;
+        struct rk_error error = {.text = ""};
+        snprintf(path, sizeof path, "../shared/data/models/%s", unknown[i]);
+        if (access(path, R_OK) == 0) {
+            found++;
+            assert_int_equal(rk_architecture_read_file(path, &architecture, NULL, &error), RK_USAGE);
+            assert_non_null(strstr(error.text, "Keys found: architectures"));
+        }
+    }
     if (found == 0) {
         skip();
     }
