@@ -43,6 +43,6 @@ struct rk_transport_table {
 };
 
 const struct rk_transport_table *rk_transport_shm(void);
-const struct rk_transport_table *rk_transport_nccl(void); /* NULL when built without CUDA */
+const struct rk_transport_table *rk_transport_nccl(void); /* NULL when built without NCCL */
 
 #endif
