@@ -159,6 +159,9 @@ struct rk_flat_space {
     uint32_t weights, gradients, master, first_moment, second_moment; /* buffers */
 };
 
+/* The values of rk_program.sums, f64 each. */
+enum rk_sum { RK_SUM_CROSS_ENTROPY, RK_SUM_BALANCE, RK_SUM_Z, RK_SUM_SQUARED_NORM, RK_SUM_COUNT };
+
 struct rk_program {
     struct rk_candidate candidate;
     int32_t stage;                   /* pipeline rank */
@@ -186,7 +189,7 @@ struct rk_program {
     uint32_t tokens;        /* i32[T], one per micro-batch, first stage */
     uint32_t targets;       /* i32[T], one per micro-batch, last stage */
     uint32_t step_state;    /* f32[8], see ADAMW */
-    uint32_t sums;          /* f64[4], sums over all ranks at the end of the step: cross-entropy, already a mean over the
+    uint32_t sums;          /* f64[RK_SUM_COUNT], sums over all ranks at the end of the step: cross-entropy, already a mean over the
                                global batch; balance loss and z loss, summed over layers and windows: the reader
                                divides by `windows`; squared gradient norm */
     uint32_t load;          /* i64[2N+1] of each routed layer, see ROUTE_MAP; RK_NO_BUFFER without one */

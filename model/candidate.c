@@ -1,0 +1,250 @@
+#include "model/candidate.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const recompute_names[RK_RECOMPUTE_COUNT] = {
+#define RK_RECOMPUTE_NAME(name, text) text,
+    RK_RECOMPUTE_TABLE(RK_RECOMPUTE_NAME)
+#undef RK_RECOMPUTE_NAME
+};
+
+static const char *const routing_names[RK_ROUTING_COUNT] = {
+    [RK_ROUTING_LEARNED] = "learned", [RK_ROUTING_RANDOM] = "random", [RK_ROUTING_UNIFORM] = "uniform"};
+
+static int find_name(const char *const *names, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    return count;
+}
+
+const char *rk_recompute_name(enum rk_recompute policy) {
+    return recompute_names[policy];
+}
+
+enum rk_recompute rk_recompute_from_name(const char *name) {
+    return (enum rk_recompute)find_name(recompute_names, RK_RECOMPUTE_COUNT, name);
+}
+
+const char *rk_routing_name(enum rk_routing routing) {
+    return routing_names[routing];
+}
+
+enum rk_routing rk_routing_from_name(const char *name) {
+    return (enum rk_routing)find_name(routing_names, RK_ROUTING_COUNT, name);
+}
+
+int64_t rk_candidate_world(const struct rk_candidate *candidate) {
+    return (int64_t)candidate->pipeline * candidate->data_parallel;
+}
+
+int64_t rk_candidate_micro_batches(const struct rk_candidate *candidate) {
+    return candidate->global_batch_tokens / (candidate->micro_batch_tokens * candidate->data_parallel);
+}
+
+int64_t rk_candidate_receive_rows(const struct rk_architecture *architecture, const struct rk_candidate *candidate) {
+    int64_t routes = candidate->micro_batch_tokens * architecture->top_k;
+    if (candidate->expert_parallel == 1)
+        return routes;
+    double rows = ceil(candidate->capacity_factor * (double)routes);
+    double most = (double)candidate->expert_parallel * (double)routes;
+    return (int64_t)(rows < most ? rows : most);
+}
+
+void rk_candidate_defaults(struct rk_candidate *candidate) {
+    enum { LOGITS_CHUNK_MAX = 1024, BUCKET_MIB = 250 };
+    int64_t tokens = candidate->micro_batch_tokens;
+    if (candidate->virtual_stages == 0)
+        candidate->virtual_stages = 1;
+    int64_t chunk = tokens < LOGITS_CHUNK_MAX ? tokens : LOGITS_CHUNK_MAX;
+    while (chunk > 1 && tokens % chunk != 0)
+        chunk--;
+    candidate->logits_chunk_tokens = chunk;
+    candidate->bucket_bytes = (int64_t)BUCKET_MIB << 20;
+    candidate->balance_coefficient = 0.01;
+    candidate->z_coefficient = 0.001;
+    candidate->weight_decay = 0.1;
+}
+
+void rk_candidate_even_chunks(const struct rk_architecture *architecture, struct rk_candidate *candidate) {
+    int64_t chunks = (int64_t)candidate->pipeline * candidate->virtual_stages;
+    int64_t layers = architecture->layers / chunks, remainder = architecture->layers % chunks;
+    memset(candidate->chunk_layers, 0, sizeof candidate->chunk_layers);
+    for (int64_t chunk = 0; chunk < chunks; chunk++)
+        candidate->chunk_layers[chunk] = (int16_t)(layers + (chunk >= 1 && chunk <= remainder));
+}
+
+/* A value that must lie in a range. */
+static enum rk_status check_range(const char *name, int64_t value, int64_t low, int64_t high, struct rk_error *error) {
+    if (value >= low && value <= high)
+        return RK_OK;
+    return rk_fail(error, RK_USAGE, "%s is %lld; it must lie between %lld and %lld", name, (long long)value,
+                   (long long)low, (long long)high);
+}
+
+static enum rk_status check_finite(const char *name, double value, double low, double high, struct rk_error *error) {
+    if (isfinite(value) && value >= low && value <= high)
+        return RK_OK;
+    return rk_fail(error, RK_USAGE, "%s is %g; it must be a number between %g and %g", name, value, low, high);
+}
+
+static enum rk_status check_divides(const char *part_name, int64_t part, const char *whole_name, int64_t whole,
+                                    struct rk_error *error) {
+    if (whole % part == 0)
+        return RK_OK;
+    return rk_fail(error, RK_USAGE, "%s (%lld) must divide %s (%lld)", part_name, (long long)part, whole_name,
+                   (long long)whole);
+}
+
+/* Sizes far beyond any run, so that no product of a few of them leaves 64 bits. */
+#define RANKS_MAX ((int64_t)1 << 20)
+#define TOKENS_MAX ((int64_t)1 << 31)
+#define GLOBAL_TOKENS_MAX ((int64_t)1 << 50)
+
+static enum rk_status check_ranges(const struct rk_candidate *candidate, struct rk_error *error) {
+    const struct {
+        const char *name;
+        int64_t value, low, high;
+    } whole[] = {
+        {"PP", candidate->pipeline, 1, RK_STAGES_MAX},
+        {"virtual stages", candidate->virtual_stages, 1, RK_VIRTUAL_STAGES_MAX},
+        {"EP-MP", candidate->expert_parallel, 1, RANKS_MAX},
+        {"D (EP-MP x EP-DP)", candidate->data_parallel, 1, RANKS_MAX},
+        {"sequence length", candidate->sequence, 1, TOKENS_MAX},
+        {"micro-batch tokens", candidate->micro_batch_tokens, 1, TOKENS_MAX},
+        {"global batch tokens", candidate->global_batch_tokens, 1, GLOBAL_TOKENS_MAX},
+        {"recompute policy", (int64_t)candidate->recompute, 0, RK_RECOMPUTE_COUNT - 1},
+        {"offload per cent", candidate->offload_percent, 0, 100},
+        {"data type", (int64_t)candidate->type, 0, RK_DATA_TYPE_COUNT - 1},
+        {"back end", (int64_t)candidate->backend, 0, RK_BACKEND_COUNT - 1},
+        {"routing", (int64_t)candidate->routing, 0, RK_ROUTING_COUNT - 1},
+        {"logits chunk tokens", candidate->logits_chunk_tokens, 1, TOKENS_MAX},
+        {"bucket bytes", candidate->bucket_bytes, 1, INT64_MAX},
+    };
+    enum rk_status status = RK_OK;
+    for (size_t i = 0; i < sizeof whole / sizeof whole[0] && status == RK_OK; i++)
+        status = check_range(whole[i].name, whole[i].value, whole[i].low, whole[i].high, error);
+    if (status == RK_OK)
+        status = check_finite("capacity factor", candidate->capacity_factor, 1e-3, 1e6, error);
+    if (status == RK_OK)
+        status = check_finite("balance coefficient", candidate->balance_coefficient, 0, 1e6, error);
+    if (status == RK_OK)
+        status = check_finite("z-loss coefficient", candidate->z_coefficient, 0, 1e6, error);
+    if (status == RK_OK)
+        status = check_finite("weight decay", candidate->weight_decay, 0, 1e6, error);
+    return status;
+}
+
+static enum rk_status check_batch(const struct rk_candidate *candidate, struct rk_error *error) {
+    enum rk_status status = check_divides("sequence length", candidate->sequence, "micro-batch tokens",
+                                          candidate->micro_batch_tokens, error);
+    if (status == RK_OK)
+        status = check_divides("logits chunk tokens", candidate->logits_chunk_tokens, "micro-batch tokens",
+                               candidate->micro_batch_tokens, error);
+    if (status == RK_OK)
+        status = check_divides("tokens of one micro-batch on all D ranks",
+                               candidate->micro_batch_tokens * candidate->data_parallel, "global batch tokens",
+                               candidate->global_batch_tokens, error);
+    if (status != RK_OK || candidate->virtual_stages == 1)
+        return status;
+    if (candidate->pipeline == 1)
+        return rk_fail(error, RK_USAGE, "%d virtual stages need PP of at least 2", candidate->virtual_stages);
+    return check_divides("PP, with virtual stages,", candidate->pipeline, "micro-batches per step",
+                         rk_candidate_micro_batches(candidate), error);
+}
+
+static enum rk_status check_experts(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
+                                    struct rk_error *error) {
+    enum rk_status status =
+        check_divides("EP-MP", candidate->expert_parallel, "D", candidate->data_parallel, error);
+    if (status != RK_OK)
+        return status;
+    if (architecture->moe_layers == 0)
+        return check_range("EP-MP of a model without experts", candidate->expert_parallel, 1, 1, error);
+    return check_divides("EP-MP", candidate->expert_parallel, "the number of experts", architecture->experts, error);
+}
+
+static enum rk_status check_chunks(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
+                                   struct rk_error *error) {
+    int chunks = candidate->pipeline * candidate->virtual_stages;
+    int64_t layers = 0;
+    if (chunks > architecture->layers)
+        return rk_fail(error, RK_USAGE, "PP %d with %d virtual stages makes %d chunks, but the model has %lld layers",
+                       candidate->pipeline, candidate->virtual_stages, chunks, (long long)architecture->layers);
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        layers += candidate->chunk_layers[chunk];
+        if (candidate->chunk_layers[chunk] < 1)
+            return rk_fail(error, RK_USAGE, "chunk %d of %d has %d layers; every chunk needs at least one", chunk, chunks,
+                           candidate->chunk_layers[chunk]);
+    }
+    if (layers == architecture->layers)
+        return RK_OK;
+    return rk_fail(error, RK_USAGE, "the chunks' layers add up to %lld, but the model has %lld", (long long)layers,
+                   (long long)architecture->layers);
+}
+
+enum rk_status rk_candidate_check(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
+                                  struct rk_error *error) {
+    enum rk_status status = check_ranges(candidate, error);
+    if (status == RK_OK)
+        status = check_batch(candidate, error);
+    if (status == RK_OK)
+        status = check_experts(architecture, candidate, error);
+    if (status == RK_OK)
+        status = check_chunks(architecture, candidate, error);
+    return status;
+}
+
+struct rk_rank_place rk_candidate_place(const struct rk_candidate *candidate, int64_t world_rank) {
+    int64_t in_stage = world_rank % candidate->data_parallel;
+    return (struct rk_rank_place){.stage = (int32_t)(world_rank / candidate->data_parallel),
+                                  .expert_replica = (int32_t)(in_stage / candidate->expert_parallel),
+                                  .expert_rank = (int32_t)(in_stage % candidate->expert_parallel)};
+}
+
+/* A group is an arithmetic series of world ranks. */
+struct rank_series {
+    int64_t first, stride, count;
+};
+
+static struct rank_series group_series(const struct rk_candidate *candidate, int64_t world_rank,
+                                       enum rk_group_kind group) {
+    int64_t ranks = candidate->data_parallel, experts = candidate->expert_parallel, stages = candidate->pipeline;
+    int64_t in_stage = world_rank % ranks, stage_first = world_rank - in_stage;
+    switch (group) {
+    case RK_GROUP_EXPERT_PARALLEL:
+        return (struct rank_series){world_rank - in_stage % experts, 1, experts};
+    case RK_GROUP_EXPERT_REPLICA:
+        return (struct rank_series){stage_first + in_stage % experts, experts, ranks / experts};
+    case RK_GROUP_DATA:
+        return (struct rank_series){stage_first, 1, ranks};
+    case RK_GROUP_PIPELINE_NEXT:
+        return (struct rank_series){(world_rank + ranks) % (stages * ranks), 1, 1};
+    case RK_GROUP_PIPELINE_PREVIOUS:
+        return (struct rank_series){(world_rank + (stages - 1) * ranks) % (stages * ranks), 1, 1};
+    case RK_GROUP_EMBEDDING:
+        return (struct rank_series){in_stage, stages == 1 ? 1 : (stages - 1) * ranks, stages == 1 ? 1 : 2};
+    case RK_GROUP_WORLD:
+        return (struct rank_series){0, 1, stages * ranks};
+    case RK_GROUP_NONE:
+    case RK_GROUP_COUNT:
+        break;
+    }
+    return (struct rank_series){world_rank, 1, 1};
+}
+
+int64_t rk_candidate_group(const struct rk_candidate *candidate, int64_t world_rank, enum rk_group_kind group,
+                           int64_t *ranks, int64_t capacity, int64_t *index) {
+    struct rank_series series = group_series(candidate, world_rank, group);
+    int64_t own = 0;
+    for (int64_t i = 0; i < series.count; i++) {
+        int64_t rank = series.first + i * series.stride;
+        if (i < capacity)
+            ranks[i] = rank;
+        if (rank == world_rank)
+            own = i;
+    }
+    *index = own;
+    return series.count;
+}
