@@ -1,5 +1,6 @@
 /* The program: the table of verbs, the options that all share, signals, and the exit code. */
 #include "base/version.h"
+#include "cli/blas_kernels.h"
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -203,6 +204,7 @@ static enum rk_status finish_output(struct rk_cli *cli, enum rk_status status) {
 }
 
 int main(int argc, char **argv) {
+    rk_cli_choose_blas_kernels(argv);
     hold_standard_descriptors();
     set_signals();
     /* GSL's default is to abort; its results are checked here. */
