@@ -11,9 +11,13 @@
 
 enum { LONGEST_WARM_UP = 14 };
 
+int64_t rk_training_warm_up(int64_t steps) {
+    return steps / 5 < LONGEST_WARM_UP ? steps / 5 : LONGEST_WARM_UP;
+}
+
 bool rk_training_step_traced(const struct rk_training_options *options, int64_t first_step, int64_t step) {
     int64_t total = options->steps - first_step;
-    int64_t warm_up = total / 5 < LONGEST_WARM_UP ? total / 5 : LONGEST_WARM_UP;
+    int64_t warm_up = rk_training_warm_up(total);
     int64_t traced = options->trace_steps < total / 3 ? options->trace_steps : total / 3;
     for (int64_t i = 0; i < traced; i++)
         if (step - first_step == warm_up + (2 * i + 1) * (total - warm_up) / (2 * traced))
