@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154
 # Loaded by every .bats file: each test has an empty folder of its own, which also holds its database.
 bats_require_minimum_version 1.5.0
 
@@ -16,8 +17,8 @@ setup() {
 fails() {
     local code=$1 part=$2
     shift 2
+    # bats sets output and stderr.
     run --separate-stderr -"$code" "$@"
     [ "$output" = "" ] || { echo "standard output: $output"; return 1; }
-    # shellcheck disable=SC2154
     [[ $stderr == *"$part"* ]] || { echo "standard error: $stderr"; return 1; }
 }
