@@ -245,12 +245,13 @@ static enum rk_status start_sets(struct rk_cli *cli, const struct calibrate_opti
         char number[24], total[24];
         snprintf(number, sizeof number, "%lld", (long long)process);
         snprintf(total, sizeof total, "%lld", (long long)values->processes);
-        char **arguments = calloc((size_t)argc + 5, sizeof *arguments);
+        char **arguments = calloc((size_t)argc + 6, sizeof *arguments);
         if (!arguments)
             return rk_fail(&cli->error, RK_ERROR, "calibrate: out of memory");
-        memcpy(arguments, argv, (size_t)argc * sizeof *arguments);
+        arguments[0] = cli->program;
+        memcpy(arguments + 1, argv, (size_t)argc * sizeof *arguments);
         char *added[] = {"--process", number, "--processes", total};
-        memcpy(arguments + argc, added, sizeof added);
+        memcpy(arguments + 1 + argc, added, sizeof added);
         status = rk_launch_local(values->ranks, arguments, &cli->log, 5, &cli->error);
         free(arguments);
     }
