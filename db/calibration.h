@@ -69,7 +69,7 @@ enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_r
 /* What was timed: all that the time depends on. Rows are shared by campaigns. */
 struct rk_case_row {
     int64_t id;
-    char op[48];                /* rk_op_name, or a figure of the machine: see cost_source.h */
+    char op[64];                /* rk_op_name, or a figure of the machine: see cost_source.h */
     char type[16];              /* rk_data_type_name, or empty */
     int64_t flags;              /* enum rk_op_flag */
     int64_t dim[RK_OP_DIMS];
@@ -136,7 +136,7 @@ enum rk_status rk_telemetry_store(struct rk_db *db, const struct rk_telemetry_ro
 
 struct rk_fit_row {
     int64_t id, campaign_id;
-    char op[48], type[16], group_kind[32];
+    char op[64], type[16], group_kind[32];
     int64_t group_size;
     char form[64];
     char parameters[4096];      /* JSON */

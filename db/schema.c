@@ -96,7 +96,7 @@ static const char *const version_1[] = {
 
     "CREATE TABLE bench_case ("
     " id INTEGER PRIMARY KEY,"
-    " op TEXT NOT NULL CHECK (length(op) BETWEEN 1 AND 47),"
+    " op TEXT NOT NULL CHECK (length(op) BETWEEN 1 AND 63),"
     " type TEXT NOT NULL CHECK (length(type) < 16),"
     " flags INTEGER NOT NULL,"
     " dim0 INTEGER NOT NULL, dim1 INTEGER NOT NULL, dim2 INTEGER NOT NULL, dim3 INTEGER NOT NULL,"
@@ -155,7 +155,7 @@ static const char *const version_1[] = {
     "CREATE TABLE fit ("
     " id INTEGER PRIMARY KEY,"
     " campaign_id INTEGER NOT NULL REFERENCES campaign,"
-    " op TEXT NOT NULL CHECK (length(op) BETWEEN 1 AND 47),"
+    " op TEXT NOT NULL CHECK (length(op) BETWEEN 1 AND 63),"
     " type TEXT NOT NULL CHECK (length(type) < 16),"
     " group_kind TEXT NOT NULL CHECK (length(group_kind) < 32),"
     " group_size INTEGER NOT NULL,"
@@ -322,29 +322,29 @@ const struct rk_db_migration rk_db_migrations[] = {{version_1, append_only_1}, {
 const int64_t rk_db_migration_count = sizeof(rk_db_migrations) / sizeof(rk_db_migrations[0]);
 
 const struct rk_db_table rk_db_tables[] = {
-    {"host", 1, true, "fingerprint", false},
-    {"gpu", 1, true, "host_id ordinal", false},
-    {"software", 1, true, "fingerprint", false},
-    {"topology", 1, true, "fingerprint", false},
-    {"link", 1, true, "topology_id source destination kind", false},
-    {"campaign", 1, true, "uuid", true},
-    {"campaign_rank", 1, false, NULL, false},
-    {"bench_case", 1, true,
+    {"host", "id", "fingerprint", false},
+    {"gpu", "id", "host_id ordinal", false},
+    {"software", "id", "fingerprint", false},
+    {"topology", "id", "fingerprint", false},
+    {"link", "id", "topology_id source destination kind", false},
+    {"campaign", "id", "uuid", true},
+    {"campaign_rank", "campaign_id, process, rank", NULL, false},
+    {"bench_case", "id",
      "op type flags dim0 dim1 dim2 dim3 dim4 dim5 dim6 dim7 group_kind group_size crosses_hosts concurrent_ranks "
      "row_share operands mode partner",
      false},
-    {"measurement", 1, true, NULL, false},
-    {"sample", 1, false, NULL, false},
-    {"telemetry", 1, true, NULL, false},
-    {"fit", 1, true, NULL, false},
-    {"fit_input", 1, false, NULL, false},
-    {"plan", 2, true, "uuid", true},
-    {"candidate", 2, false, NULL, false},
-    {"term_source", 2, false, NULL, false},
-    {"run", 2, true, "uuid", true},
-    {"run_step", 2, false, NULL, false},
-    {"run_op", 2, false, NULL, false},
-    {"run_memory", 2, false, NULL, false},
-    {"comparison", 2, false, NULL, false},
+    {"measurement", "id", NULL, false},
+    {"sample", "measurement_id", NULL, false},
+    {"telemetry", "id", NULL, false},
+    {"fit", "id", NULL, false},
+    {"fit_input", "fit_id, measurement_id", NULL, false},
+    {"plan", "id", "uuid", true},
+    {"candidate", "plan_id, ordinal", NULL, false},
+    {"term_source", "plan_id, ordinal", NULL, false},
+    {"run", "id", "uuid", true},
+    {"run_step", "run_id, step", NULL, false},
+    {"run_op", "run_id, ordinal", NULL, false},
+    {"run_memory", "run_id, rank, owner, space", NULL, false},
+    {"comparison", "run_id, series, ordinal", NULL, false},
 };
 const size_t rk_db_table_count = sizeof(rk_db_tables) / sizeof(rk_db_tables[0]);
