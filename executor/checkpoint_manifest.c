@@ -31,7 +31,7 @@ int64_t rk_shard_state_values(enum rk_shard_state state) {
 }
 
 bool rk_checkpoint_folder_step(const char *name, int64_t *step) {
-    char again[RK_CHECKPOINT_NAME];
+    char again[64];
     long long found = 0, suffix = 0;
     int fields = sscanf(name, "step-%lld.%lld", &found, &suffix);
     if (fields < 1 || found < 0 || suffix < 0)

@@ -144,21 +144,27 @@ static enum rk_status agree_on_overflow(struct rk_trainer *trainer, struct rk_st
     return RK_OK;
 }
 
-static void count_traffic(struct rk_trainer *trainer, struct rk_step_result *result) {
+/* Routes of this rank that its own experts kept, all layers. */
+static int64_t local_routes(const struct rk_trainer *trainer) {
     const struct rk_program *program = trainer->program;
-    int64_t traffic[RK_OP_FAMILY_COUNT], exchanged = 0, experts = 0;
+    if (program->load == RK_NO_BUFFER)
+        return 0;
+    int64_t experts = program->buffers[program->load].bytes / (int64_t)sizeof(int64_t) / 2, routes = 0;
+    int64_t held = experts / program->candidate.expert_parallel;
+    int64_t first = trainer->group_index[RK_GROUP_EXPERT_PARALLEL] * held;
+    for (int32_t layer = 0; layer < trainer->load_layers; layer++)
+        for (int64_t expert = first; expert < first + held; expert++)
+            routes += trainer->load[layer * (2 * experts + 1) + experts + expert];
+    return routes;
+}
+
+static void count_traffic(struct rk_trainer *trainer, struct rk_step_result *result) {
+    int64_t traffic[RK_OP_FAMILY_COUNT];
     trainer->options.transport->traffic(trainer->transport, traffic);
     result->remote_bytes = 0;
     for (int family = 0; family < RK_OP_FAMILY_COUNT; family++)
         result->remote_bytes += (double)(traffic[family] - trainer->traffic[family]);
-    if (program->load != RK_NO_BUFFER)
-        experts = program->buffers[program->load].bytes / (int64_t)sizeof(int64_t) / 2;
-    for (int32_t layer = 0; layer < trainer->load_layers; layer++)
-        for (int64_t expert = 0; expert < experts; expert++)
-            exchanged += trainer->load[layer * (2 * experts + 1) + experts + expert];
-    int64_t remote = traffic[RK_OP_FAMILY_EXPERT_EXCHANGE] - trainer->traffic[RK_OP_FAMILY_EXPERT_EXCHANGE];
-    double all = (double)exchanged * trainer->exchange_bytes_per_route;
-    result->local_bytes = all > (double)remote ? all - (double)remote : 0;
+    result->local_bytes = (double)local_routes(trainer) * trainer->exchange_bytes_per_route;
     memcpy(trainer->traffic, traffic, sizeof traffic);
 }
 

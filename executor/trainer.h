@@ -48,8 +48,7 @@ struct rk_step_result {
     double seconds;          /* from the first input's copy to the end of the last op, on this rank */
     double submission_seconds; /* of that, until the last op was enqueued */
     int64_t requested, dropped; /* routes of this rank, all layers */
-    double remote_bytes, local_bytes; /* rows sent to other ranks and to itself by the expert exchange, and remote bytes of
-                                         all other transports */
+    double remote_bytes, local_bytes; /* sent to other ranks by all transports; rows of the expert exchange that stayed */
     struct rk_device_counters counters; /* from the first launch to the last */
 };
 
