@@ -129,7 +129,9 @@ static void compare(const struct snapshot *before, const struct snapshot *after,
     for (size_t i = 0; i < after->count; i++) {
         const struct usage *now = &after->processes[i];
         const struct usage *then =
-            bsearch(now, before->processes, before->count, sizeof *before->processes, by_process);
+            before->processes != NULL
+                ? bsearch(now, before->processes, before->count, sizeof *before->processes, by_process)
+                : NULL;
         /* A process that began in between spent all its time in between. */
         double processors = (double)(now->ticks - (then != NULL ? then->ticks : 0)) / ticks;
         if (now->process == getpid())
@@ -148,7 +150,7 @@ enum rk_status rk_host_observe(double seconds, struct rk_host_activity *activity
     enum rk_status status = take(&before, error);
     if (status != RK_OK)
         goto free_snapshots;
-    if (before.count > 0)
+    if (before.processes != NULL)
         qsort(before.processes, before.count, sizeof *before.processes, by_process);
     struct timespec left = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - floor(seconds)) * 1e9)};
     nanosleep(&left, NULL);

@@ -62,7 +62,7 @@ enum rk_status rk_statistics_quantile(const double *samples, size_t count, doubl
                                       struct rk_error *error) {
     double *sorted = NULL;
     enum rk_status status = sorted_copy(samples, count, &sorted, error);
-    if (status != RK_OK)
+    if (sorted == NULL)
         return status;
     *quantile = rk_statistics_quantile_sorted(sorted, count, fraction);
     free(sorted);
@@ -73,7 +73,7 @@ enum rk_status rk_statistics_median_interval(const double *samples, size_t count
                                              struct rk_interval *interval, struct rk_error *error) {
     double *sorted = NULL;
     enum rk_status status = sorted_copy(samples, count, &sorted, error);
-    if (status != RK_OK)
+    if (sorted == NULL)
         return status;
     *median = rk_statistics_median_sorted(sorted, count);
     *interval = rk_statistics_median_interval_sorted(sorted, count, confidence, NULL);

@@ -211,6 +211,7 @@ int main(int argc, char **argv) {
     gsl_set_error_handler_off();
 
     double progress_seconds = 0;
+    const char *no_colour = getenv("NO_COLOR");
     struct rk_cli cli = {
         .log = {.stream = stderr,
                 .level = RK_LOG_INFO,
@@ -218,7 +219,7 @@ int main(int argc, char **argv) {
                 .rank = -1,
                 .progress_seconds = &progress_seconds},
         .out = stdout,
-        .colour = isatty(STDOUT_FILENO) == 1 && (getenv("NO_COLOR") == NULL || getenv("NO_COLOR")[0] == '\0'),
+        .colour = isatty(STDOUT_FILENO) == 1 && (no_colour == NULL || no_colour[0] == '\0'),
         .interrupted = &interrupted,
     };
     ssize_t length = readlink("/proc/self/exe", cli.program, sizeof cli.program - 1);

@@ -66,10 +66,9 @@ static bool ends_in(const char *path, const char *suffix) {
     return length > end && strcmp(path + length - end, suffix) == 0;
 }
 
-static const struct format *choose_format(const struct tokenize_options *values) {
-    const char *name = values->format;
+static const struct format *choose_format(const char *name, const char *out) {
     if (name == NULL)
-        name = ends_in(values->out, ".npy") ? "npy" : ends_in(values->out, ".u32") ? "u32" : "u16";
+        name = ends_in(out, ".npy") ? "npy" : ends_in(out, ".u32") ? "u32" : "u16";
     const struct format *found = formats;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
         if (strcmp(formats[i].name, name) == 0)
@@ -127,7 +126,7 @@ static void print_result(struct rk_cli *cli, const char *out, const struct forma
 
 static enum rk_status write_tokens(struct rk_cli *cli, const struct tokenize_options *values,
                                    const struct rk_string_list *inputs) {
-    const struct format *format = choose_format(values);
+    const struct format *format = choose_format(values->format, values->out);
     struct rk_token_writer writer;
     enum rk_status status = rk_token_writer_open(values->out, format->format, format->token_bytes, &writer, &cli->error);
     if (status != RK_OK)

@@ -31,8 +31,10 @@ static void expect(const struct rk_machine_facts *facts, enum rk_finding_level l
     struct rk_fitness fitness;
     rk_fitness_check(facts, &fitness);
     const struct rk_finding *found = find(&fitness, check, part);
-    if (found == NULL)
+    if (found == NULL) {
         fail_msg("no finding of '%s' with '%s'", check, part);
+        return;
+    }
     assert_int_equal(found->level, level);
     assert_true(level < RK_FINDING_WARNING || found->remedy[0] != '\0');
     assert_true(fitness.worst >= level);
