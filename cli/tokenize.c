@@ -158,7 +158,7 @@ enum rk_status rk_cli_tokenize(struct rk_cli *cli, int argc, char **argv) {
     enum rk_status status = rk_cli_parse(cli, &rk_cli_tokenize_arguments, argc, argv, &values, &inputs);
     if (status == RK_OK && values.out == NULL)
         status = rk_fail(&cli->error, RK_USAGE, "tokenize: say where to write with --out FILE");
-    if (status == RK_OK)
+    else if (status == RK_OK)
         status = write_tokens(cli, &values, &inputs);
     rk_string_list_free(&inputs);
     return status;
