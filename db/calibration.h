@@ -172,7 +172,8 @@ struct rk_match_request {
     char machine_key[RK_MACHINE_KEY_SIZE], fingerprint[RK_MACHINE_KEY_SIZE];
     const char *backend;          /* "cpu", "cuda" */
     bool allow_other_hardware;    /* take the newest finished campaign of any machine as transferred */
-    int64_t campaign_id;          /* or exactly this campaign, whatever machine; 0: by the ladder */
+    int64_t campaign_id;          /* or exactly this campaign, whatever machine (with an empty
+                                     fingerprint as if its own); 0: by the ladder */
 };
 struct rk_matched_row {
     struct rk_case_row bench_case;

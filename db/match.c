@@ -179,7 +179,7 @@ static enum rk_status level_of_campaign(struct rk_db *db, const struct rk_match_
     if (status != RK_OK) {
         return status;
     }
-    bool same = strcmp(campaign.fingerprint, request->fingerprint) == 0;
+    bool same = request->fingerprint[0] == '\0' || strcmp(campaign.fingerprint, request->fingerprint) == 0;
     bool hardware = strcmp(campaign.machine_key, request->machine_key) == 0;
     match->level = same ? RK_MATCH_SAME : hardware ? RK_MATCH_OTHER_SOFTWARE : RK_MATCH_TRANSFERRED;
     return RK_OK;
