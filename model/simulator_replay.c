@@ -13,12 +13,15 @@
 
 enum { NO_NODE = -1 };
 
-/* What those who come later must know of an op: when it ended, and what the time before that went to. */
+/* What those who come later must know of an op: when it ended, and what the time before that went to. The latest meeting with
+ * another stage that led to it, directly or through the ops before it, had the lane wait for the peer over
+ * [wait_from, wait_until) and then move data until moved_until: that tells waiting for a stage from whatever stood between. */
 struct past {
     double ready;   /* its lane, its waits and the host let it start */
     double start;   /* its peers had arrived too */
     double finish;
-    uint8_t account;
+    double wait_from, wait_until, moved_until;
+    uint8_t account, moved_account;
 };
 
 struct event_state {
@@ -135,18 +138,39 @@ static double larger(double left, double right) {
     return left > right ? left : right;
 }
 
+static double overlap(double from, double to, double begin, double end) {
+    double first = larger(from, begin), last = end < to ? end : to;
+    return last > first ? last - first : 0;
+}
+
 /* Books the part of a stage's time between from and to, in which its first lane waited for an op that ended at `to`. */
 static void book_wait(struct rk_played_stage *stage, double from, double to, const struct past *waited) {
     if (to <= from)
         return;
-    double begin = larger(from, waited->start);
-    if (begin < to)
-        stage->account[waited->account] += to - begin;
-    else
-        begin = to;
-    double ready = larger(from, waited->ready < begin ? waited->ready : begin);
-    stage->account[RK_ACCOUNT_BUBBLE] += begin - ready;
-    stage->account[waited->account] += ready - from;
+    double bubble = overlap(from, to, waited->wait_from, waited->wait_until);
+    double moved = overlap(from, to, waited->wait_until, waited->moved_until);
+    stage->account[RK_ACCOUNT_BUBBLE] += bubble;
+    stage->account[waited->moved_account] += moved;
+    stage->account[waited->account] += (to - from) - bubble - moved;
+}
+
+/* The op before, in its lane or by an event, that decided when it became ready passes on its meeting. */
+static void inherit(const struct lane *lane, const struct past *latest, struct past *past) {
+    const struct past *decided = latest->finish > lane->last.finish ? latest : &lane->last;
+    past->wait_from = decided->wait_from;
+    past->wait_until = decided->wait_until;
+    past->moved_until = decided->moved_until;
+    past->moved_account = decided->moved_account;
+}
+
+/* An op that waited for its peers is a meeting of its own. */
+static void note_meeting(struct past *past) {
+    if (past->start <= past->ready)
+        return;
+    past->wait_from = past->ready;
+    past->wait_until = past->start;
+    past->moved_until = past->finish;
+    past->moved_account = past->account;
 }
 
 /* Everything that follows from an op's times: its lane, its event, its books. */
@@ -236,9 +260,10 @@ static enum rk_status release_met(struct replay *replay, struct meeting *meeting
         const struct node *node = &replay->nodes[index];
         const struct rk_played_op *op = &replay->played->stages[node->stage].ops[node->op];
         int32_t next = node->next_met;
-        struct past past = {.ready = node->past.ready, .account = op->account};
+        struct past past = node->past;
         past.start = larger(start, past.ready);
         past.finish = past.start + seconds;
+        note_meeting(&past);
         enum rk_status status = finish_node(replay, index, &past);
         if (status != RK_OK)
             return status;
@@ -271,6 +296,7 @@ static enum rk_status arrive(struct replay *replay, const struct rk_played_op *o
         past->start = larger(past->ready, meeting->start);
         double seconds = buffered ? op->seconds : larger(meeting->seconds, op->seconds);
         past->finish = past->start + seconds;
+        note_meeting(past);
         *known = true;
         status = release_met(replay, meeting, past->start, seconds);
     } else {
@@ -284,12 +310,12 @@ static enum rk_status arrive(struct replay *replay, const struct rk_played_op *o
     return status;
 }
 
-static void stand_in_meeting(struct replay *replay, int32_t index, double ready) {
+static void stand_in_meeting(struct replay *replay, int32_t index, const struct past *past) {
     struct node *node = &replay->nodes[index];
     const struct rk_played_op *op = &replay->played->stages[node->stage].ops[node->op];
     struct channel *channel = &replay->channels[op->channel];
     struct meeting *meeting = &channel->ring[node->serial & (channel->capacity - 1)];
-    node->past.ready = ready;
+    node->past = *past;
     node->met = true;
     node->next_met = meeting->nodes;
     meeting->nodes = index;
@@ -316,6 +342,7 @@ static enum rk_status advance_lane(struct replay *replay, int32_t stage, int lan
         const struct rk_played_op *op = &replay->played->stages[stage].ops[node->op];
         struct past past = {.account = op->account};
         past.ready = larger(larger(lane->last.finish, node->latest.finish), node->submitted);
+        inherit(lane, &node->latest, &past);
         past.start = past.ready;
         past.finish = past.start + op->seconds;
         bool known = true;
@@ -326,7 +353,7 @@ static enum rk_status advance_lane(struct replay *replay, int32_t stage, int lan
         }
         *moved = true;
         if (!known) {
-            stand_in_meeting(replay, index, past.ready);
+            stand_in_meeting(replay, index, &past);
             return RK_OK;
         }
         enum rk_status status = finish_node(replay, index, &past);
@@ -441,6 +468,7 @@ static enum rk_status issue_op(struct replay *replay, int32_t stage, const struc
         return queue_op(replay, stage, issue, serial, &index);
     struct past past = {.account = op->account};
     past.ready = larger(larger(state->lanes[op->lane].last.finish, issue->latest.finish), issue->submitted);
+    inherit(&state->lanes[op->lane], &issue->latest, &past);
     past.start = past.ready;
     past.finish = past.start + op->seconds;
     if (op->channel >= 0) {
@@ -450,7 +478,7 @@ static enum rk_status issue_op(struct replay *replay, int32_t stage, const struc
             return status;
         if (!known) {
             if ((status = queue_op(replay, stage, issue, serial, &index)) == RK_OK)
-                stand_in_meeting(replay, index, past.ready);
+                stand_in_meeting(replay, index, &past);
             return status;
         }
     }
