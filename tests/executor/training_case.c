@@ -36,7 +36,7 @@ const char *const model_glm4 =
     " \"partial_rotary_factor\": 1.0, \"rope_theta\": 10000, \"rms_norm_eps\": 1e-05, \"hidden_act\": \"silu\","
     " \"intermediate_size\": 24, \"moe_intermediate_size\": 8, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2,"
     " \"n_shared_experts\": 1, \"first_k_dense_replace\": 1, \"norm_topk_prob\": true, \"routed_scaling_factor\": 1.5,"
-    " \"n_group\": 1, \"topk_group\": 1, \"attention_bias\": false, \"use_qk_norm\": true,"
+    " \"topk_method\": \"greedy\", \"n_group\": 1, \"topk_group\": 1, \"attention_bias\": false, \"use_qk_norm\": true,"
     " \"tie_word_embeddings\": false}";
 
 static int at_least_1(int value) {
