@@ -38,8 +38,8 @@ static enum rk_status read_number(struct reader *reader, int64_t *value, int *wi
 static enum rk_status read_ranges(struct reader *reader, int64_t index, char *text, size_t size, int64_t *count) {
     *count = 0;
     for (reader->at++;; reader->at++) {
-        int64_t first, last;
-        int width, last_width;
+        int64_t first = 0, last = 0;
+        int width = 0, last_width = 0;
         enum rk_status status = read_number(reader, &first, &width);
         if (status != RK_OK)
             return status;

@@ -21,6 +21,7 @@ enum { GUESTS_MAX = 64 }; /* connections that have not yet said who they are */
 #define REFUSAL_SECONDS 2.0
 #define FIRST_RETRY_SECONDS 0.02
 #define LAST_RETRY_SECONDS 1.0
+#define LAST_ATTEMPT_SECONDS 0.1
 
 static void read_machine(char *machine, size_t size) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -446,7 +447,8 @@ enum rk_status rk_meet_join(const struct rk_meeting *meeting, struct rk_job *job
             job->exchange->sockets[0] = descriptor;
             return take_answer(meeting, &answer, descriptor, job, error);
         }
-        double left = meeting->deadline - rk_clock_seconds();
+        /* The last attempt needs time of its own, or it would hide the reason of the one before. */
+        double left = meeting->deadline - rk_clock_seconds() - LAST_ATTEMPT_SECONDS;
         if (left <= 0)
             break;
         sleep_seconds(pause < left ? pause : left);
