@@ -143,8 +143,8 @@ static enum rk_status store_result(struct campaign *campaign, const struct rk_ca
     row.median_seconds = result->median;
     row.low_seconds = result->low;
     row.high_seconds = result->high;
-    row.flops = rk_op_flops(&item->shape);
-    row.bytes = rk_op_bytes(&item->shape);
+    row.flops = rk_op_flops(&item->shape) * item->place.row_share;
+    row.bytes = rk_op_bytes(&item->shape) * item->place.row_share;
     row.remote_bytes = rk_op_remote_bytes(&item->shape);
     row.minimum_seconds = row.maximum_seconds = result->samples[0];
     for (int64_t i = 1; i < result->sample_count; i++) {

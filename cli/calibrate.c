@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "base/version.h"
 #include "calibrate/campaign.h"
+#include "calibrate/fitness.h"
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@ enum { MODELS_MAX = 8, MICRO_BATCHES_MAX = 16 };
 struct calibrate_options {
     bool quick, full, resume, force;
     struct rk_string_list models, micro_batches;
-    const char *backend, *precision, *spill;
+    const char *backend, *precision, *spill, *unfit;
     int64_t ranks, sequence, global_batch, seed, process, processes;
     double deadline;
 };
@@ -46,6 +47,8 @@ static const struct rk_option options[] = {
      .help = "under a launcher: which fresh set of processes this is; 0 measures all cases, 1 and 2 repeat the anchors"},
     {.name = "processes", .type = RK_OPTION_COUNT, OPTION(processes), .value = "N", .minimum = 1, .maximum = 3,
      .help = "how many sets of processes there are (default: by mode; 1 under a launcher)"},
+    {.name = "unfit", .type = RK_OPTION_STRING, OPTION(unfit), .value = "REASON",
+     .help = "under a launcher: store that the machine was unfit, and why; without one this is looked at"},
     {.name = "deadline", .type = RK_OPTION_NUMBER, OPTION(deadline), .value = "SECONDS", .minimum = 1,
      .maximum = 86400, .help = "of every wait for another rank (default: 60)"},
 };
@@ -192,7 +195,8 @@ static enum rk_status calibrate_rank(struct rk_cli *cli, const struct calibrate_
                                           .process = (int)values->process,
                                           .last_process = values->process + 1 >= values->processes,
                                           .resume = values->resume,
-                                          .forced_unfit = values->force,
+                                          .forced_unfit = values->unfit != NULL,
+                                          .unfit_reason = values->unfit,
                                           .command = command,
                                           .git_revision = rk_revision(),
                                           .database = cli->database,
@@ -237,21 +241,48 @@ static enum rk_status calibrate_rank(struct rk_cli *cli, const struct calibrate_
     return status;
 }
 
+/* Seconds for which other programs are watched before a calibration. */
+static const double watch_seconds = 0.5;
+
+/* An unfit machine is refused, or with --force the reason goes into reason and from there into the data base. */
+static enum rk_status check_fitness(struct rk_cli *cli, const struct calibrate_options *values, struct rk_error *reason)
+{
+    struct rk_machine_facts *facts = calloc(1, sizeof *facts);
+    struct rk_fitness *fitness = calloc(1, sizeof *fitness);
+    enum rk_status status = facts && fitness ? rk_machine_facts_read(cli->database, values->spill, watch_seconds, facts,
+                                                                     &cli->error)
+                                             : rk_fail(&cli->error, RK_ERROR, "calibrate: out of memory");
+    reason->text[0] = '\0';
+    if (status == RK_OK) {
+        rk_fitness_check(facts, fitness);
+        status = rk_fitness_status(fitness, reason);
+        if (status != RK_OK && !values->force)
+            status = rk_fail(&cli->error, status, "%s; or --force, which is stored with the figures", reason->text);
+        else if (status != RK_OK)
+            rk_log_write(&cli->log, RK_LOG_WARNING, "%s; measured all the same", reason->text);
+    }
+    free(fitness);
+    free(facts);
+    return status == RK_HARDWARE_UNFIT && values->force ? RK_OK : status;
+}
+
 /* Starts the sets of processes one after the other, each of `ranks` ranks of this program. */
-static enum rk_status start_sets(struct rk_cli *cli, const struct calibrate_options *values, int argc, char **argv)
+static enum rk_status start_sets(struct rk_cli *cli, const struct calibrate_options *values, int argc, char **argv,
+                                 char *unfit)
 {
     enum rk_status status = RK_OK;
     for (int64_t process = 0; status == RK_OK && process < values->processes; process++) {
         char number[24], total[24];
         snprintf(number, sizeof number, "%lld", (long long)process);
         snprintf(total, sizeof total, "%lld", (long long)values->processes);
-        char **arguments = calloc((size_t)argc + 6, sizeof *arguments);
+        char **arguments = calloc((size_t)argc + 8, sizeof *arguments);
         if (!arguments)
             return rk_fail(&cli->error, RK_ERROR, "calibrate: out of memory");
         arguments[0] = cli->program;
         memcpy(arguments + 1, argv, (size_t)argc * sizeof *arguments);
-        char *added[] = {"--process", number, "--processes", total};
-        memcpy(arguments + 1 + argc, added, sizeof added);
+        char *added[] = {"--process", number, "--processes", total, "--unfit", unfit};
+        size_t used = sizeof added / sizeof *added - (unfit[0] == '\0' ? 2 : 0);
+        memcpy(arguments + 1 + argc, added, used * sizeof *added);
         status = rk_launch_local(values->ranks, arguments, &cli->log, 5, &cli->error);
         free(arguments);
     }
@@ -281,9 +312,15 @@ enum rk_status rk_cli_calibrate(struct rk_cli *cli, int argc, char **argv)
         bool alone = place.launcher == RK_LAUNCHER_SINGLE;
         if (values.processes == 0)
             values.processes = alone ? rk_calibration_mode_processes(mode_of(&values)) : 1;
-        if (alone && (values.ranks > 1 || values.processes > 1))
-            status = start_sets(cli, &values, argc, typed);
-        else
+        struct rk_error unfit = {0};
+        bool checked_before = values.unfit || values.process > 0 || !alone;
+        if (!checked_before)
+            status = check_fitness(cli, &values, &unfit);
+        if (!checked_before && unfit.text[0] != '\0')
+            values.unfit = unfit.text;
+        if (status == RK_OK && alone && (values.ranks > 1 || values.processes > 1))
+            status = start_sets(cli, &values, argc, typed, unfit.text);
+        else if (status == RK_OK)
             status = calibrate_rank(cli, &values, &place, backend, command.data);
     }
     free(typed);
