@@ -389,6 +389,7 @@ static int gather_in_trouble(const struct rk_place *place, void *context) {
         _exit(0);
     if (place->rank == 2 && trouble == SLEEPS) {
         pause_for(1.5);
+        rk_job_free(job);
         return 0;
     }
     char mine[8] = {0}, all[8 * RANKS_MAX];

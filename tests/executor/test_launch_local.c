@@ -186,7 +186,7 @@ static pid_t start_launcher(pid_t ranks[2]) {
         struct rk_log log = {.stream = fdopen(ends[1], "w"), .level = RK_LOG_INFO, .rank = -1};
         char *arguments[] = {"test", "--as-rank", "wait", NULL};
         struct rk_error error = {0};
-        _exit(rk_launch_local(3, arguments, &log, 2, &error));
+        _exit((int)rk_launch_local(3, arguments, &log, 2, &error));
     }
     close(ends[1]);
     FILE *lines = fdopen(ends[0], "r");
