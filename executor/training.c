@@ -116,6 +116,8 @@ static enum rk_status share_step(struct rk_training *training, const struct rk_s
         .requested = result->requested,
         .dropped = result->dropped,
         .interrupted = options->interrupted != NULL && *options->interrupted != 0,
+        .host_waits = result->counters.host_waits,
+        .copies_to_host = result->counters.copies_to_host,
     };
     enum rk_status status = rk_job_all_gather(training->job, &mine, sizeof mine, training->shares, error);
     if (status == RK_OK)
@@ -127,6 +129,8 @@ static enum rk_status share_step(struct rk_training *training, const struct rk_s
         bool busier = share->remote_bytes > step->remote_bytes;
         step->routes += share->requested;
         step->dropped += share->dropped;
+        step->host_waits += share->host_waits;
+        step->copies_to_host += share->copies_to_host;
         step->remote_bytes = busier ? share->remote_bytes : step->remote_bytes;
         step->local_bytes = share->local_bytes > step->local_bytes ? share->local_bytes : step->local_bytes;
         step->submission_seconds = share->submission_seconds > step->submission_seconds ? share->submission_seconds

@@ -42,6 +42,8 @@ struct rk_training_step {
     int64_t tokens, routes, dropped;
     struct rk_load_summary load;
     double remote_bytes, local_bytes; /* of the busiest rank */
+    /* Of all ranks, between the first launch and the last: the host waiting for a device, and copies to host memory. */
+    int64_t host_waits, copies_to_host;
 };
 
 /* Called on every rank after each step. A failure ends the run. */

@@ -24,7 +24,7 @@ struct rk_training {
 /* What ranks tell one another after a step. */
 struct rk_step_share {
     double submission_seconds, remote_bytes, local_bytes;
-    int64_t requested, dropped, interrupted;
+    int64_t requested, dropped, interrupted, host_waits, copies_to_host;
 };
 
 /* Lowers, lays out and opens the trainer; predicted: hold the layout against the plan's. */

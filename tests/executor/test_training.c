@@ -12,7 +12,7 @@ static char folder[64];
 static void one_rank_learns(void **state) {
     (void)state;
     struct training_outcome *outcome = outcome_make();
-    struct training_case test = {.model = model_olmoe, .steps = 30, .learning_rate = 1e-2};
+    struct training_case test = {.model = model_olmoe, .steps = 30, .learning_rate = 1e-2, .poison = true};
     case_run_well(&test, outcome);
     assert_int_equal(outcome->steps, 30);
     for (int i = 0; i < 30; i++)

@@ -5,12 +5,14 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -78,6 +80,8 @@ void case_candidate(const struct training_case *test, const struct rk_architectu
     rk_candidate_defaults(candidate);
     candidate->logits_chunk_tokens = test->logits_chunk > 0 ? test->logits_chunk : candidate->logits_chunk_tokens;
     candidate->bucket_bytes = test->bucket_bytes > 0 ? test->bucket_bytes : candidate->bucket_bytes;
+    candidate->balance_coefficient =
+        test->balance_coefficient > 0 ? test->balance_coefficient : candidate->balance_coefficient;
     candidate->z_coefficient = test->z_coefficient > 0 ? test->z_coefficient : candidate->z_coefficient;
     rk_candidate_even_chunks(architecture, candidate);
     if (test->chunk_layers != NULL)
@@ -97,9 +101,21 @@ void outcome_free(struct training_outcome *outcome) {
     munmap(outcome, sizeof *outcome);
 }
 
+struct observed {
+    const struct training_case *test;
+    struct training_outcome *outcome;
+    bool first_rank;
+};
+
 static enum rk_status note_step(void *context, const struct rk_training_step *step, struct rk_error *error) {
-    struct training_outcome *outcome = context;
+    const struct observed *observed = context;
+    struct training_outcome *outcome = observed->outcome;
+    struct rlimit limit = {(rlim_t)observed->test->file_limit, (rlim_t)observed->test->file_limit};
     (void)error;
+    if (observed->test->file_limit > 0)
+        RANK_CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0 && signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    if (!observed->first_rank)
+        return RK_OK;
     if (outcome->steps < CASE_STEPS_MAX)
         outcome->step[outcome->steps] = *step;
     outcome->steps++;
@@ -120,6 +136,7 @@ static void case_options(const struct training_case *test, double deadline, stru
         .checkpoint_keep = test->checkpoint_keep,
         .resume = test->resume,
         .load_weights = test->load_weights,
+        .save_weights = test->initial,
         .save_final = test->final,
         .dump_gradients = test->gradients,
         .trainer = {.backend = rk_backend_cpu(),
@@ -142,9 +159,10 @@ int case_rank(const struct training_case *test, struct training_outcome *outcome
     case_candidate(test, architecture, &candidate);
     case_options(test, deadline, &options);
     struct rk_job *job = rank_meet(place, deadline);
-    struct rk_training_observer observer = {note_step, outcome};
-    outcome->status[place->rank] = rk_training_run(job, architecture, &candidate, &options,
-                                                   place->rank == 0 ? &observer : NULL, &report, &error);
+    struct observed observed = {test, outcome, place->rank == 0};
+    struct rk_training_observer observer = {note_step, &observed};
+    outcome->status[place->rank] =
+        rk_training_run(job, architecture, &candidate, &options, &observer, &report, &error);
     snprintf(outcome->message[place->rank], sizeof outcome->message[0], "%s", error.text);
     if (report.ranks != NULL && place->rank == 0) {
         memcpy(outcome->ranks, report.ranks, (size_t)report.world * sizeof *report.ranks);

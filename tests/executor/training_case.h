@@ -30,11 +30,12 @@ struct training_case {
     const char *checkpoint;
     int64_t checkpoint_every, checkpoint_keep;
     bool resume;
-    const char *load_weights, *gradients, *final; /* files, or NULL */
+    const char *load_weights, *initial, *gradients, *final; /* files, or NULL */
     double learning_rate;                    /* 0: 1e-3 */
     double standard_deviation;               /* 0: 0.05 */
     double deadline;                         /* 0: 30 */
-    double z_coefficient;                    /* 0: 0.001 */
+    double balance_coefficient, z_coefficient; /* 0: 0.01, 0.001 */
+    int64_t file_limit;                      /* bytes that a rank's files may have after its first step; 0: no limit */
 };
 
 /* Lives in memory that all ranks share. */
