@@ -1,5 +1,5 @@
-/* Calibrations as rows: campaigns, cases, measurements with their raw samples, telemetry, fits; and finding those that hold
- * for a machine.
+/* Calibrations as rows: campaigns, cases, measurements with their raw samples, telemetry, fits; and finding those that
+ * hold for a machine.
  *
  * One campaign is one `reckon calibrate`. Writing: begin, then case + measure for each measurement (group them with
  * rk_db_begin / rk_db_commit for speed), then end. What is committed stays, so an interrupted campaign can be resumed.
@@ -18,23 +18,23 @@ enum { RK_UUID_SIZE = 40 };
 
 struct rk_campaign_row {
     int64_t id;
-    char uuid[RK_UUID_SIZE];    /* the same in every database it is imported into; empty at begin: one is made */
-    bool imported;              /* figures of another tool */
-    char tool[64];              /* "reckon" or the tool that measured, with its version */
+    char uuid[RK_UUID_SIZE]; /* the same in every database it is imported into; empty at begin: one is made */
+    bool imported;           /* figures of another tool */
+    char tool[64];           /* "reckon" or the tool that measured, with its version */
     enum rk_campaign_state state;
-    char mode[16];              /* "quick", "default", "full" */
-    char backend[16];           /* "cpu", "cuda" */
+    char mode[16];    /* "quick", "default", "full" */
+    char backend[16]; /* "cpu", "cuda" */
     char machine_key[RK_MACHINE_KEY_SIZE], fingerprint[RK_MACHINE_KEY_SIZE];
     int64_t host_id, software_id, topology_id;
     char git_revision[64];
     char command[1024];
     int64_t seed;
     int64_t world_size;
-    bool forced_unfit;          /* measured although the machine was unfit */
+    bool forced_unfit; /* measured although the machine was unfit */
     char unfit_reason[512];
-    int64_t planned_cases;      /* -1 unknown */
+    int64_t planned_cases;        /* -1 unknown */
     int64_t started_us, ended_us; /* ended_us -1 while running */
-    int64_t measurements;       /* read only: rows with status ok */
+    int64_t measurements;         /* read only: rows with status ok */
 };
 
 /* Stores the machine and a running campaign. row->machine_key, fingerprint, ids, state and ended_us are set here; an
@@ -56,11 +56,11 @@ enum rk_status rk_campaign_unfinished(struct rk_db *db, const char *fingerprint,
 /* Where a rank of a campaign was pinned and in what state its device was. */
 struct rk_campaign_rank_row {
     int64_t campaign_id;
-    int64_t process;            /* which fresh set of processes: 0, 1, 2 */
+    int64_t process; /* which fresh set of processes: 0, 1, 2 */
     int64_t rank;
     int64_t host_id;
-    char device[64];            /* "cpu" or the GPU's UUID */
-    char cpu_list[128];         /* "0-7" */
+    char device[64];    /* "cpu" or the GPU's UUID */
+    char cpu_list[128]; /* "0-7" */
     int64_t numa_node;
     double clock_hz, power_watts;
 };
@@ -69,18 +69,18 @@ enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_r
 /* What was timed: all that the time depends on. Rows are shared by campaigns. */
 struct rk_case_row {
     int64_t id;
-    char op[64];                /* rk_op_name, or a figure of the machine: see cost_source.h */
-    char type[16];              /* rk_data_type_name, or empty */
-    int64_t flags;              /* enum rk_op_flag */
+    char op[64];   /* rk_op_name, or a figure of the machine: see cost_source.h */
+    char type[16]; /* rk_data_type_name, or empty */
+    int64_t flags; /* enum rk_op_flag */
     int64_t dim[RK_OP_DIMS];
-    char group_kind[32];        /* rk_group_name, or empty */
-    int64_t group_size;         /* 1 for local ops */
+    char group_kind[32]; /* rk_group_name, or empty */
+    int64_t group_size;  /* 1 for local ops */
     bool crosses_hosts;
-    int64_t concurrent_ranks;   /* ranks of a host that are busy at the same time */
-    double row_share;           /* valid rows over those under balance; 1 */
-    char operands[16];          /* "normal", "uniform", "sign", "zeros", "constant" */
-    char mode[16];              /* "isolated", "sustained" */
-    char partner[128];          /* what else runs meanwhile (overlap pairs), or empty */
+    int64_t concurrent_ranks; /* ranks of a host that are busy at the same time */
+    double row_share;         /* valid rows over those under balance; 1 */
+    char operands[16];        /* "normal", "uniform", "sign", "zeros", "constant" */
+    char mode[16];            /* "isolated", "sustained" */
+    char partner[128];        /* what else runs meanwhile (overlap pairs), or empty */
 };
 /* The case of an op's shape at a place. */
 void rk_case_from_shape(const struct rk_op_shape *shape, const struct rk_cost_place *place, const char *operands,
@@ -93,37 +93,39 @@ enum rk_status rk_case_store(struct rk_db *db, const struct rk_case_row *row, in
 struct rk_measurement_row {
     int64_t id;
     int64_t campaign_id, case_id;
-    int64_t process;            /* which fresh set of processes */
-    char status[16];            /* "ok", "wrong result", "failed" */
-    char message[512];          /* of a wrong result or a failure */
-    char stop_reason[16];       /* "interval", "time cap", "imported", "failed" */
-    bool held_out;              /* for hold-out error: never a fit's input */
+    int64_t process;      /* which fresh set of processes */
+    char status[16];      /* "ok", "wrong result", "failed" */
+    char message[512];    /* of a wrong result or a failure */
+    char stop_reason[16]; /* "interval", "time cap", "imported", "failed" */
+    bool held_out;        /* for hold-out error: never a fit's input */
     int64_t started_us;
-    double median_seconds, low_seconds, high_seconds; /* one execution, over all samples, marked ones too; 95 % interval */
+    double median_seconds, low_seconds,
+        high_seconds; /* one execution, over all samples, marked ones too; 95 % interval */
     double minimum_seconds, maximum_seconds;
-    int64_t batch;              /* executions in one sample */
+    int64_t batch;                     /* executions in one sample */
     double flops, bytes, remote_bytes; /* of one execution */
-    double largest_error;       /* relative, of the verification */
-    int64_t throttled;          /* samples marked */
+    double largest_error;              /* relative, of the verification */
+    int64_t throttled;                 /* samples marked */
     double clock_hz, power_watts, temperature_celsius;
     double library_estimate_seconds;
     char algorithm[128];
     int64_t workspace_bytes;
-    int64_t sample_count;       /* read only */
+    int64_t sample_count; /* read only */
 };
 /* All unknown, status "ok", batch 1: a start for filling in. */
 struct rk_measurement_row rk_measurement_empty(void);
 
-/* Stores a measurement and its raw samples: seconds of one execution, in the order taken; throttled may be NULL, else one
- * flag for each sample. sample_count 0 only without samples (failed, imported). *id is the new row (id may be NULL). */
+/* Stores a measurement and its raw samples: seconds of one execution, in the order taken; throttled may be NULL, else
+ * one flag for each sample. sample_count 0 only without samples (failed, imported). *id is the new row (id may be
+ * NULL). */
 enum rk_status rk_measurement_store(struct rk_db *db, const struct rk_measurement_row *row, const double *samples,
                                     const bool *throttled, size_t sample_count, int64_t *id, struct rk_error *error);
 /* The raw samples of a measurement; both arrays are the caller's (free). *count 0 and NULL when there are none. */
 enum rk_status rk_sample_get(struct rk_db *db, int64_t measurement_id, double **samples, bool **throttled,
                              size_t *count, struct rk_error *error);
 
-/* Resume: the cases of a campaign that need no further measurement in that process (any status but failed). *ids sorted, the
- * caller's (free). */
+/* Resume: the cases of a campaign that need no further measurement in that process (any status but failed). *ids
+ * sorted, the caller's (free). */
 enum rk_status rk_campaign_done_cases(struct rk_db *db, int64_t campaign_id, int64_t process, int64_t **ids,
                                       size_t *count, struct rk_error *error);
 
@@ -139,8 +141,8 @@ struct rk_fit_row {
     char op[64], type[16], group_kind[32];
     int64_t group_size;
     char form[64];
-    char parameters[4096];      /* JSON */
-    int64_t train_count, held_out_count; /* set from the inputs when stored */
+    char parameters[4096];                                                         /* JSON */
+    int64_t train_count, held_out_count;                                           /* set from the inputs when stored */
     double leave_one_out_median, leave_one_out_p90, held_out_median, held_out_p90; /* relative errors */
 };
 struct rk_fit_input {
@@ -170,10 +172,10 @@ enum rk_match_level {
 };
 struct rk_match_request {
     char machine_key[RK_MACHINE_KEY_SIZE], fingerprint[RK_MACHINE_KEY_SIZE];
-    const char *backend;          /* "cpu", "cuda" */
-    bool allow_other_hardware;    /* take the newest finished campaign of any machine as transferred */
-    int64_t campaign_id;          /* or exactly this campaign, whatever machine (with an empty
-                                     fingerprint as if its own); 0: by the ladder */
+    const char *backend;       /* "cpu", "cuda" */
+    bool allow_other_hardware; /* take the newest finished campaign of any machine as transferred */
+    int64_t campaign_id;       /* or exactly this campaign, whatever machine (with an empty
+                                  fingerprint as if its own); 0: by the ladder */
 };
 struct rk_matched_row {
     struct rk_case_row bench_case;
@@ -184,15 +186,16 @@ struct rk_matched_row {
 };
 struct rk_match {
     enum rk_match_level level;
-    int64_t campaign_id;          /* the newest that took part */
-    int64_t campaigns;            /* how many took part */
-    bool forced_unfit;            /* nothing better than figures of an unfit machine */
-    char warning[768];            /* for the user; empty when level is same and the machine was fit */
-    struct rk_matched_row *rows;  /* status ok, measured by Reckon; owned (rk_match_free) */
+    int64_t campaign_id;         /* the newest that took part */
+    int64_t campaigns;           /* how many took part */
+    bool forced_unfit;           /* nothing better than figures of an unfit machine */
+    char warning[768];           /* for the user; empty when level is same and the machine was fit */
+    struct rk_matched_row *rows; /* status ok, measured by Reckon; owned (rk_match_free) */
     size_t count;
 };
-/* Looks up the measurements that hold for a machine. On one level all unforced campaigns count; where several measured the
- * same case the newest one's rows stand. RK_UNCALIBRATED, with what was found and what to run, when no level matches. */
+/* Looks up the measurements that hold for a machine. On one level all unforced campaigns count; where several measured
+ * the same case the newest one's rows stand. RK_UNCALIBRATED, with what was found and what to run, when no level
+ * matches. */
 enum rk_status rk_match_find(struct rk_db *db, const struct rk_match_request *request, struct rk_match *match,
                              struct rk_error *error);
 void rk_match_free(struct rk_match *match);

@@ -10,13 +10,11 @@
 
 static const char *const state_names[] = {"running", "finished", "interrupted"};
 
-const char *rk_campaign_state_name(enum rk_campaign_state state)
-{
+const char *rk_campaign_state_name(enum rk_campaign_state state) {
     return state_names[state];
 }
 
-static enum rk_campaign_state state_from_name(const char *name)
-{
+static enum rk_campaign_state state_from_name(const char *name) {
     for (int i = 0; i < 3; i++) {
         if (strcmp(name, state_names[i]) == 0) {
             return (enum rk_campaign_state)i;
@@ -25,8 +23,7 @@ static enum rk_campaign_state state_from_name(const char *name)
     return RK_CAMPAIGN_INTERRUPTED;
 }
 
-enum rk_status rk_uuid_make(char *uuid, struct rk_error *error)
-{
+enum rk_status rk_uuid_make(char *uuid, struct rk_error *error) {
     unsigned char bytes[16];
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
         return rk_fail(error, RK_ERROR, "no random numbers from the system: %s", strerror(errno));
@@ -44,10 +41,10 @@ enum rk_status rk_uuid_make(char *uuid, struct rk_error *error)
 }
 
 static enum rk_status insert_campaign(struct rk_db *db, const struct rk_campaign_row *row, int64_t *id,
-                                      struct rk_error *error)
-{
+                                      struct rk_error *error) {
     static const char sql[] =
-        "INSERT INTO campaign (uuid, origin, tool, state, mode, backend, machine_key, fingerprint, host_id, software_id,"
+        "INSERT INTO campaign (uuid, origin, tool, state, mode, backend, machine_key, fingerprint, host_id, "
+        "software_id,"
         " topology_id, git_revision, command, seed, world_size, forced_unfit, unfit_reason, planned_cases, started_us)"
         " VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     struct rk_query query;
@@ -82,8 +79,7 @@ static enum rk_status insert_campaign(struct rk_db *db, const struct rk_campaign
 }
 
 enum rk_status rk_campaign_begin(struct rk_db *db, const struct rk_machine_identity *machine,
-                                 const struct rk_campaign_row *row, int64_t *id, struct rk_error *error)
-{
+                                 const struct rk_campaign_row *row, int64_t *id, struct rk_error *error) {
     struct rk_campaign_row campaign = *row;
     struct rk_machine_ids ids;
     rk_machine_keys(machine, campaign.machine_key, campaign.fingerprint);
@@ -114,8 +110,7 @@ enum rk_status rk_campaign_begin(struct rk_db *db, const struct rk_machine_ident
 
 /* Changes the state of one campaign; a finished or unknown one is refused by name. */
 static enum rk_status change_state(struct rk_db *db, int64_t id, enum rk_campaign_state state, int64_t ended_us,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     struct rk_query query;
     struct rk_campaign_row row;
     enum rk_status status = rk_campaign_get(db, id, &row, error);
@@ -123,8 +118,8 @@ static enum rk_status change_state(struct rk_db *db, int64_t id, enum rk_campaig
         return status;
     }
     if (row.state == RK_CAMPAIGN_FINISHED) {
-        return rk_fail(error, RK_USAGE, "%s: campaign %" PRId64 " is finished and cannot change; begin a new one", db->path,
-                       id);
+        return rk_fail(error, RK_USAGE, "%s: campaign %" PRId64 " is finished and cannot change; begin a new one",
+                       db->path, id);
     }
     status = rk_db_require_writable(db, error);
     if (status == RK_OK) {
@@ -143,23 +138,20 @@ static enum rk_status change_state(struct rk_db *db, int64_t id, enum rk_campaig
 }
 
 enum rk_status rk_campaign_end(struct rk_db *db, int64_t id, enum rk_campaign_state state, int64_t ended_us,
-                               struct rk_error *error)
-{
+                               struct rk_error *error) {
     return change_state(db, id, state, ended_us, error);
 }
 
-enum rk_status rk_campaign_resume(struct rk_db *db, int64_t id, struct rk_error *error)
-{
+enum rk_status rk_campaign_resume(struct rk_db *db, int64_t id, struct rk_error *error) {
     return change_state(db, id, RK_CAMPAIGN_RUNNING, -1, error);
 }
 
 #define CAMPAIGN_COLUMNS                                                                                               \
-    "id, uuid, origin = 'imported', tool, state, mode, backend, machine_key, fingerprint, host_id, software_id,"      \
-    " topology_id, git_revision, command, seed, world_size, forced_unfit, unfit_reason, planned_cases, started_us,"   \
+    "id, uuid, origin = 'imported', tool, state, mode, backend, machine_key, fingerprint, host_id, software_id,"       \
+    " topology_id, git_revision, command, seed, world_size, forced_unfit, unfit_reason, planned_cases, started_us,"    \
     " ended_us, (SELECT count(*) FROM measurement WHERE campaign_id = campaign.id AND status = 'ok')"
 
-static bool read_campaign(struct rk_query *query, void *place)
-{
+static bool read_campaign(struct rk_query *query, void *place) {
     struct rk_campaign_row *row = place;
     char state[16];
     row->id = rk_read_integer(query);
@@ -188,8 +180,7 @@ static bool read_campaign(struct rk_query *query, void *place)
     return true;
 }
 
-enum rk_status rk_campaign_get(struct rk_db *db, int64_t id, struct rk_campaign_row *row, struct rk_error *error)
-{
+enum rk_status rk_campaign_get(struct rk_db *db, int64_t id, struct rk_campaign_row *row, struct rk_error *error) {
     struct rk_query query;
     enum rk_status status = rk_query_open(db, "SELECT " CAMPAIGN_COLUMNS " FROM campaign WHERE id = ?",
                                           "reading a campaign", &query, error);
@@ -205,8 +196,8 @@ enum rk_status rk_campaign_get(struct rk_db *db, int64_t id, struct rk_campaign_
     return status;
 }
 
-enum rk_status rk_campaign_list(struct rk_db *db, struct rk_campaign_row **rows, size_t *count, struct rk_error *error)
-{
+enum rk_status rk_campaign_list(struct rk_db *db, struct rk_campaign_row **rows, size_t *count,
+                                struct rk_error *error) {
     struct rk_query query;
     void *found = NULL;
     enum rk_status status =
@@ -223,8 +214,7 @@ enum rk_status rk_campaign_list(struct rk_db *db, struct rk_campaign_row **rows,
 }
 
 enum rk_status rk_campaign_unfinished(struct rk_db *db, const char *fingerprint, const char *mode, const char *backend,
-                                      int64_t *id, struct rk_error *error)
-{
+                                      int64_t *id, struct rk_error *error) {
     struct rk_query query;
     enum rk_status status =
         rk_query_open(db,
@@ -246,8 +236,7 @@ enum rk_status rk_campaign_unfinished(struct rk_db *db, const char *fingerprint,
     return status;
 }
 
-enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_rank_row *row, struct rk_error *error)
-{
+enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_rank_row *row, struct rk_error *error) {
     static const char sql[] = "INSERT INTO campaign_rank (campaign_id, process, rank, host_id, device, cpu_list,"
                               " numa_node, clock_hz, power_watts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
     struct rk_query query;
@@ -269,10 +258,10 @@ enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_r
     return status;
 }
 
-enum rk_status rk_telemetry_store(struct rk_db *db, const struct rk_telemetry_row *row, struct rk_error *error)
-{
-    static const char sql[] = "INSERT INTO telemetry (campaign_id, rank, time_us, clock_hz, memory_clock_hz, power_watts,"
-                              " temperature_celsius, throttle_reasons) VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+enum rk_status rk_telemetry_store(struct rk_db *db, const struct rk_telemetry_row *row, struct rk_error *error) {
+    static const char sql[] =
+        "INSERT INTO telemetry (campaign_id, rank, time_us, clock_hz, memory_clock_hz, power_watts,"
+        " temperature_celsius, throttle_reasons) VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
     struct rk_query query;
     enum rk_status status = rk_query_open(db, sql, "storing telemetry", &query, error);
     if (status != RK_OK) {

@@ -5,8 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static void label_candidate(const struct rk_candidate *candidate, char *label, size_t size)
-{
+static void label_candidate(const struct rk_candidate *candidate, char *label, size_t size) {
     snprintf(label, size,
              "PP %" PRId32 "%s, EP %" PRId32 ", D %" PRId32 ", T %" PRId64 ", recompute %s, offload %" PRId32 " %%",
              candidate->pipeline, candidate->virtual_stages > 1 ? " interleaved" : "", candidate->expert_parallel,
@@ -15,13 +14,12 @@ static void label_candidate(const struct rk_candidate *candidate, char *label, s
 }
 
 /* The variables that the search decides; the layers per chunk only where they are uneven. */
-static void describe_candidate(const struct rk_candidate *candidate, char *settings, size_t size)
-{
+static void describe_candidate(const struct rk_candidate *candidate, char *settings, size_t size) {
     struct rk_text text = {0};
     rk_text_format(&text,
                    "{\"pp\":%" PRId32 ",\"virtual_stages\":%" PRId32 ",\"ep_mp\":%" PRId32 ",\"ep_dp\":%" PRId32
-                   ",\"d\":%" PRId32 ",\"micro_batch_tokens\":%" PRId64 ",\"recompute\":\"%s\",\"offload_percent\":%" PRId32
-                   ",\"type\":\"%s\",\"capacity_factor\":%.17g",
+                   ",\"d\":%" PRId32 ",\"micro_batch_tokens\":%" PRId64
+                   ",\"recompute\":\"%s\",\"offload_percent\":%" PRId32 ",\"type\":\"%s\",\"capacity_factor\":%.17g",
                    candidate->pipeline, candidate->virtual_stages, candidate->expert_parallel,
                    candidate->expert_parallel > 0 ? candidate->data_parallel / candidate->expert_parallel : 0,
                    candidate->data_parallel, candidate->micro_batch_tokens, rk_recompute_name(candidate->recompute),
@@ -41,8 +39,7 @@ static void describe_candidate(const struct rk_candidate *candidate, char *setti
 }
 
 void rk_candidate_row_make(const struct rk_judgement *judgement, int64_t ordinal, bool chosen,
-                           struct rk_candidate_row *row)
-{
+                           struct rk_candidate_row *row) {
     bool refused = judgement->refusal != RK_REFUSAL_NONE;
     *row = (struct rk_candidate_row){.ordinal = ordinal,
                                      .need = refused ? judgement->need : (double)NAN,

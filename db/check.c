@@ -58,14 +58,12 @@ static const struct rule rules[] = {
     {"SELECT 'run ' || id FROM run WHERE ended_us < started_us", "ended before it began"},
 };
 
-static void add(struct check *check, const char *where, const char *what)
-{
+static void add(struct check *check, const char *where, const char *what) {
     rk_text_format(check->findings, "%s: %s\n", where, what);
     check->count++;
 }
 
-static enum rk_status check_rule(struct check *check, const struct rule *rule, struct rk_error *error)
-{
+static enum rk_status check_rule(struct check *check, const struct rule *rule, struct rk_error *error) {
     struct rk_query query;
     bool more = false;
     char where[128];
@@ -86,8 +84,7 @@ static enum rk_status check_rule(struct check *check, const struct rule *rule, s
 }
 
 /* Damage is what is looked for here: an error of the query is a finding too. */
-static void check_integrity(struct check *check)
-{
+static void check_integrity(struct check *check) {
     struct rk_query query;
     struct rk_error failure = {RK_OK, ""};
     bool more = false;
@@ -106,8 +103,7 @@ static void check_integrity(struct check *check)
     }
 }
 
-static enum rk_status check_foreign_keys(struct check *check, struct rk_error *error)
-{
+static enum rk_status check_foreign_keys(struct check *check, struct rk_error *error) {
     struct rk_query query;
     bool more = false;
     enum rk_status status =
@@ -130,8 +126,7 @@ static enum rk_status check_foreign_keys(struct check *check, struct rk_error *e
 }
 
 /* The medians and ranges of the rows must be those of their samples. */
-static enum rk_status check_samples(struct check *check, struct rk_error *error)
-{
+static enum rk_status check_samples(struct check *check, struct rk_error *error) {
     static const char sql[] = "SELECT m.id, m.median_seconds, m.minimum_seconds, m.maximum_seconds FROM measurement m"
                               " JOIN sample s ON s.measurement_id = m.id ORDER BY m.id";
     struct rk_query query;
@@ -169,8 +164,7 @@ static enum rk_status check_samples(struct check *check, struct rk_error *error)
     return status;
 }
 
-enum rk_status rk_db_check(struct rk_db *db, struct rk_text *findings, int64_t *count, struct rk_error *error)
-{
+enum rk_status rk_db_check(struct rk_db *db, struct rk_text *findings, int64_t *count, struct rk_error *error) {
     struct check check = {db, findings, 0};
     check_integrity(&check);
     enum rk_status status = RK_OK;
@@ -193,8 +187,7 @@ enum rk_status rk_db_check(struct rk_db *db, struct rk_text *findings, int64_t *
 }
 
 enum rk_status rk_db_table_sizes(struct rk_db *db, struct rk_db_table_size **tables, size_t *count,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     struct rk_db_table_size *sizes = calloc(rk_db_table_count, sizeof(*sizes));
     if (sizes == NULL) {
         return rk_fail(error, RK_ERROR, "%s: out of memory", db->path);

@@ -8,7 +8,7 @@
 
 /* Of bench_case under the alias c. */
 #define RK_CASE_COLUMNS                                                                                                \
-    "c.id, c.op, c.type, c.flags, c.dim0, c.dim1, c.dim2, c.dim3, c.dim4, c.dim5, c.dim6, c.dim7, c.group_kind,"      \
+    "c.id, c.op, c.type, c.flags, c.dim0, c.dim1, c.dim2, c.dim3, c.dim4, c.dim5, c.dim6, c.dim7, c.group_kind,"       \
     " c.group_size, c.crosses_hosts, c.concurrent_ranks, c.row_share, c.operands, c.mode, c.partner"
 void rk_read_case(struct rk_query *query, struct rk_case_row *row);
 

@@ -8,8 +8,7 @@
 #include <string.h>
 
 /* How much further the truth may lie than the interval that was measured, by level of the match. */
-static double widening(enum rk_match_level level)
-{
+static double widening(enum rk_match_level level) {
     return level == RK_MATCH_SAME ? 0.0 : level == RK_MATCH_OTHER_SOFTWARE ? 0.10 : 0.30;
 }
 
@@ -20,35 +19,31 @@ struct entry {
     const struct rk_matched_row *row;
 };
 
-static bool is_sustained(const struct rk_matched_row *row)
-{
+static bool is_sustained(const struct rk_matched_row *row) {
     return strcmp(row->bench_case.mode, "sustained") == 0;
 }
 
 /* Operands that stand for real training: values drawn like activations, or ops whose time does not depend on values. */
-static bool has_real_operands(const struct rk_case_row *bench_case)
-{
+static bool has_real_operands(const struct rk_case_row *bench_case) {
     return strcmp(bench_case->operands, "normal") == 0 || strcmp(bench_case->operands, "none") == 0 ||
            bench_case->operands[0] == '\0';
 }
 
-static int compare_integers(int64_t left, int64_t right)
-{
+static int compare_integers(int64_t left, int64_t right) {
     return (left > right) - (left < right);
 }
 
 /* Same shape and place: 0. A total order over everything that a cost row is keyed by. */
-static int compare_key(const struct entry *left, const struct entry *right)
-{
-    const int64_t differences[] = {
-        compare_integers(left->shape.kind, right->shape.kind),
-        compare_integers(left->shape.type, right->shape.type),
-        compare_integers(left->shape.flags, right->shape.flags),
-        compare_integers(left->shape.group, right->shape.group),
-        compare_integers(left->place.group_size, right->place.group_size),
-        compare_integers(left->place.crosses_hosts, right->place.crosses_hosts),
-        compare_integers(left->place.concurrent, right->place.concurrent),
-        (left->place.row_share > right->place.row_share) - (left->place.row_share < right->place.row_share)};
+static int compare_key(const struct entry *left, const struct entry *right) {
+    const int64_t differences[] = {compare_integers(left->shape.kind, right->shape.kind),
+                                   compare_integers(left->shape.type, right->shape.type),
+                                   compare_integers(left->shape.flags, right->shape.flags),
+                                   compare_integers(left->shape.group, right->shape.group),
+                                   compare_integers(left->place.group_size, right->place.group_size),
+                                   compare_integers(left->place.crosses_hosts, right->place.crosses_hosts),
+                                   compare_integers(left->place.concurrent, right->place.concurrent),
+                                   (left->place.row_share > right->place.row_share) -
+                                       (left->place.row_share < right->place.row_share)};
     for (size_t i = 0; i < sizeof(differences) / sizeof(differences[0]); i++) {
         if (differences[i] != 0) {
             return (int)differences[i];
@@ -64,8 +59,7 @@ static int compare_key(const struct entry *left, const struct entry *right)
 }
 
 /* By key, then sustained before isolated, then in the order measured. */
-static int compare_entries(const void *left, const void *right)
-{
+static int compare_entries(const void *left, const void *right) {
     const struct entry *a = left;
     const struct entry *b = right;
     int key = compare_key(a, b);
@@ -78,8 +72,7 @@ static int compare_entries(const void *left, const void *right)
     return compare_integers(a->row->measurement_id, b->row->measurement_id);
 }
 
-static size_t collect(const struct rk_match *match, bool held_out, struct entry *entries)
-{
+static size_t collect(const struct rk_match *match, bool held_out, struct entry *entries) {
     size_t count = 0;
     for (size_t i = 0; i < match->count; i++) {
         const struct rk_matched_row *row = &match->rows[i];
@@ -95,8 +88,8 @@ static size_t collect(const struct rk_match *match, bool held_out, struct entry 
 }
 
 /* One cost row from the measurements of one case: processes side by side. medians has room for count values. */
-static struct rk_cost_row combine(const struct entry *entries, size_t count, enum rk_match_level level, double *medians)
-{
+static struct rk_cost_row combine(const struct entry *entries, size_t count, enum rk_match_level level,
+                                  double *medians) {
     struct rk_cost_row result = {.shape = entries[0].shape,
                                  .place = entries[0].place,
                                  .low = INFINITY,
@@ -118,8 +111,7 @@ static struct rk_cost_row combine(const struct entry *entries, size_t count, enu
 }
 
 static enum rk_status make_rows(const struct rk_match *match, bool held_out, struct rk_cost_row **rows, size_t *count,
-                                struct rk_error *error)
-{
+                                struct rk_error *error) {
     size_t room = match->count == 0 ? 1 : match->count;
     struct entry *entries = malloc(room * sizeof(*entries));
     struct rk_cost_row *made = malloc(room * sizeof(*made));
@@ -128,7 +120,8 @@ static enum rk_status make_rows(const struct rk_match *match, bool held_out, str
         free(entries);
         free(made);
         free(medians);
-        return rk_fail(error, RK_ERROR, "calibration %" PRId64 ": out of memory for %zu rows", match->campaign_id, room);
+        return rk_fail(error, RK_ERROR, "calibration %" PRId64 ": out of memory for %zu rows", match->campaign_id,
+                       room);
     }
     size_t entry_count = collect(match, held_out, entries);
     size_t made_count = 0;
@@ -152,26 +145,23 @@ static enum rk_status make_rows(const struct rk_match *match, bool held_out, str
 }
 
 enum rk_status rk_cost_rows_make(const struct rk_match *match, struct rk_cost_row **rows, size_t *count,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     return make_rows(match, false, rows, count, error);
 }
 
 enum rk_status rk_cost_rows_held_out(const struct rk_match *match, struct rk_cost_row **rows, size_t *count,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     return make_rows(match, true, rows, count, error);
 }
 
-enum rk_status rk_cost_source_make(const struct rk_match *match, struct rk_cost_table **table, struct rk_error *error)
-{
+enum rk_status rk_cost_source_make(const struct rk_match *match, struct rk_cost_table **table, struct rk_error *error) {
     struct rk_cost_row *rows = NULL;
     size_t count = 0;
     char name[64];
     enum rk_status status = rk_cost_rows_make(match, &rows, &count, error);
     if (status == RK_OK && count == 0) {
-        status = rk_fail(error, RK_UNCALIBRATED,
-                         "calibration %" PRId64 " holds no measured op; run `reckon calibrate`", match->campaign_id);
+        status = rk_fail(error, RK_UNCALIBRATED, "calibration %" PRId64 " holds no measured op; run `reckon calibrate`",
+                         match->campaign_id);
     }
     if (status == RK_OK) {
         snprintf(name, sizeof(name), "calibration %" PRId64, match->campaign_id);
@@ -182,8 +172,7 @@ enum rk_status rk_cost_source_make(const struct rk_match *match, struct rk_cost_
 }
 
 /* The row of a figure that counts: the most ranks at once, then the largest copy, then the newest. NULL: none. */
-static const struct rk_matched_row *best_row(const struct rk_match *match, const char *op)
-{
+static const struct rk_matched_row *best_row(const struct rk_match *match, const char *op) {
     const struct rk_matched_row *best = NULL;
     for (size_t i = 0; i < match->count; i++) {
         const struct rk_matched_row *row = &match->rows[i];
@@ -202,37 +191,33 @@ static const struct rk_matched_row *best_row(const struct rk_match *match, const
 }
 
 static void set_figure(const struct rk_match *match, const struct rk_matched_row *row, double value,
-                       struct rk_figure *figure)
-{
+                       struct rk_figure *figure) {
     double half = isnan(row->low_seconds) || isnan(row->high_seconds)
                       ? 0.0
                       : (row->high_seconds - row->low_seconds) / 2 / row->median_seconds;
-    *figure = (struct rk_figure){.value = value,
-                                 .relative_uncertainty = half + widening(match->level),
-                                 .origin = match->level == RK_MATCH_TRANSFERRED ? RK_ORIGIN_TRANSFERRED
-                                                                                : RK_ORIGIN_MEASURED};
+    *figure =
+        (struct rk_figure){.value = value,
+                           .relative_uncertainty = half + widening(match->level),
+                           .origin = match->level == RK_MATCH_TRANSFERRED ? RK_ORIGIN_TRANSFERRED : RK_ORIGIN_MEASURED};
     snprintf(figure->source, sizeof(figure->source), "calibration %" PRId64 ", measurement %" PRId64, row->campaign_id,
              row->measurement_id);
 }
 
-static void set_rate(const struct rk_match *match, const char *op, struct rk_figure *figure)
-{
+static void set_rate(const struct rk_match *match, const char *op, struct rk_figure *figure) {
     const struct rk_matched_row *row = best_row(match, op);
     if (row != NULL) {
         set_figure(match, row, (double)row->bench_case.dim[0] / row->median_seconds, figure);
     }
 }
 
-static void set_seconds(const struct rk_match *match, const char *op, struct rk_figure *figure)
-{
+static void set_seconds(const struct rk_match *match, const char *op, struct rk_figure *figure) {
     const struct rk_matched_row *row = best_row(match, op);
     if (row != NULL) {
         set_figure(match, row, row->median_seconds, figure);
     }
 }
 
-static void set_dense_peak(const struct rk_match *match, struct rk_figure *figure)
-{
+static void set_dense_peak(const struct rk_match *match, struct rk_figure *figure) {
     const struct rk_matched_row *best = NULL;
     for (size_t i = 0; i < match->count; i++) {
         const struct rk_matched_row *row = &match->rows[i];
@@ -246,8 +231,7 @@ static void set_dense_peak(const struct rk_match *match, struct rk_figure *figur
     }
 }
 
-void rk_machine_figures(const struct rk_match *match, struct rk_machine *machine)
-{
+void rk_machine_figures(const struct rk_match *match, struct rk_machine *machine) {
     set_rate(match, rk_op_name(RK_OP_COPY_D2H), &machine->d2h);
     set_rate(match, rk_op_name(RK_OP_COPY_H2D), &machine->h2d);
     set_seconds(match, RK_CASE_LAUNCH, &machine->launch);

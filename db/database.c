@@ -16,8 +16,7 @@
 
 enum { BUSY_TIMEOUT_MS = 60000, HEADER_BYTES = 100, WRITE_VERSION_BYTE = 18, WAL_WRITE_VERSION = 2 };
 
-bool rk_file_system_is_local(int64_t type)
-{
+bool rk_file_system_is_local(int64_t type) {
     static const int64_t local[] = {
         0xEF53,     /* ext2, ext3, ext4 */
         0x58465342, /* XFS */
@@ -39,8 +38,7 @@ bool rk_file_system_is_local(int64_t type)
 }
 
 /* Makes the folders that path lies in. */
-static enum rk_status make_folders(const char *path, struct rk_error *error)
-{
+static enum rk_status make_folders(const char *path, struct rk_error *error) {
     char *copy = strdup(path);
     if (copy == NULL) {
         return rk_fail(error, RK_ERROR, "%s: out of memory", path);
@@ -49,8 +47,9 @@ static enum rk_status make_folders(const char *path, struct rk_error *error)
     for (char *slash = strchr(copy + 1, '/'); status == RK_OK && slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(copy, 0777) != 0 && errno != EEXIST) {
-            status = rk_fail(error, RK_DATABASE, "%s: the folder cannot be made for %s: %s; give another file with --db",
-                             copy, path, strerror(errno));
+            status =
+                rk_fail(error, RK_DATABASE, "%s: the folder cannot be made for %s: %s; give another file with --db",
+                        copy, path, strerror(errno));
         }
         *slash = '/';
     }
@@ -59,8 +58,7 @@ static enum rk_status make_folders(const char *path, struct rk_error *error)
 }
 
 /* Tells what stands at path before SQLite touches it. *exists false: nothing. *wal: in WAL mode. */
-static enum rk_status inspect(const char *path, bool *exists, bool *wal, struct rk_error *error)
-{
+static enum rk_status inspect(const char *path, bool *exists, bool *wal, struct rk_error *error) {
     struct stat information;
     *exists = false;
     *wal = false;
@@ -97,8 +95,7 @@ static enum rk_status inspect(const char *path, bool *exists, bool *wal, struct 
 
 /* The folder cannot be written, so WAL's shared memory cannot be made there; without a log the file alone is the whole
  * database and may be read as an immutable file. */
-static bool must_be_immutable(const char *path)
-{
+static bool must_be_immutable(const char *path) {
     struct rk_text folder = {0};
     struct rk_text log = {0};
     const char *slash = strrchr(path, '/');
@@ -112,8 +109,7 @@ static bool must_be_immutable(const char *path)
     return immutable;
 }
 
-static void uri(const char *path, struct rk_text *text)
-{
+static void uri(const char *path, struct rk_text *text) {
     rk_text_add(text, "file:");
     for (const char *byte = path; *byte != '\0'; byte++) {
         bool plain = isalnum((unsigned char)*byte) || strchr("/._-~", *byte) != NULL;
@@ -122,8 +118,7 @@ static void uri(const char *path, struct rk_text *text)
     rk_text_add(text, "?immutable=1");
 }
 
-static int connect_immutable(struct rk_db *db)
-{
+static int connect_immutable(struct rk_db *db) {
     struct rk_text name = {0};
     uri(db->path, &name);
     int code = name.failed ? SQLITE_NOMEM
@@ -132,8 +127,7 @@ static int connect_immutable(struct rk_db *db)
     return code;
 }
 
-static enum rk_status connect(struct rk_db *db, bool write, struct rk_error *error)
-{
+static enum rk_status connect(struct rk_db *db, bool write, struct rk_error *error) {
     int code;
     if (write) {
         code = sqlite3_open_v2(db->path, &db->connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
@@ -156,8 +150,7 @@ static enum rk_status connect(struct rk_db *db, bool write, struct rk_error *err
                          "opening it", error);
 }
 
-static void disconnect(struct rk_db *db)
-{
+static void disconnect(struct rk_db *db) {
     for (size_t i = 0; i < db->kept_count; i++) {
         sqlite3_finalize(db->kept[i].statement);
     }
@@ -168,8 +161,7 @@ static void disconnect(struct rk_db *db)
 
 /* WAL lets readers and the writer work at once, but needs shared memory: never across hosts. */
 static enum rk_status choose_journal(struct rk_db *db, const struct rk_db_options *options, bool wal, bool fresh,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     struct statfs file_system;
     bool local = options->journal == RK_DB_JOURNAL_AUTO && statfs(db->path, &file_system) == 0 &&
                  rk_file_system_is_local((int64_t)file_system.f_type);
@@ -188,8 +180,7 @@ static enum rk_status choose_journal(struct rk_db *db, const struct rk_db_option
 }
 
 /* Whose file it is and of which version. *fresh: it holds nothing yet. */
-static enum rk_status identify(struct rk_db *db, bool *fresh, struct rk_error *error)
-{
+static enum rk_status identify(struct rk_db *db, bool *fresh, struct rk_error *error) {
     static const char action[] = "reading its header";
     int64_t application = 0;
     int64_t objects = 0;
@@ -209,19 +200,19 @@ static enum rk_status identify(struct rk_db *db, bool *fresh, struct rk_error *e
     }
     if (application != RK_DB_APPLICATION_ID) {
         return rk_fail(error, RK_DATABASE,
-                       "%s: is a database of another program (application id %" PRId64 "), left untouched; give another "
+                       "%s: is a database of another program (application id %" PRId64
+                       "), left untouched; give another "
                        "file with --db",
                        db->path, application);
     }
     if (db->version < 1) {
-        return rk_fail(error, RK_DATABASE, "%s: damaged: its header has version %" PRId64 "; restore a backup", db->path,
-                       db->version);
+        return rk_fail(error, RK_DATABASE, "%s: damaged: its header has version %" PRId64 "; restore a backup",
+                       db->path, db->version);
     }
     return RK_OK;
 }
 
-static enum rk_status become_read_only(struct rk_db *db, const struct rk_log *log, struct rk_error *error)
-{
+static enum rk_status become_read_only(struct rk_db *db, const struct rk_log *log, struct rk_error *error) {
     snprintf(db->read_only_reason, sizeof(db->read_only_reason),
              "it has version %" PRId64 " and this reckon writes version %" PRId64
              " (opened read-only); use the newer reckon that wrote it, or give another file with --db",
@@ -231,8 +222,7 @@ static enum rk_status become_read_only(struct rk_db *db, const struct rk_log *lo
     return connect(db, false, error);
 }
 
-static enum rk_status bring_up_to_date(struct rk_db *db, bool write, const struct rk_log *log, struct rk_error *error)
-{
+static enum rk_status bring_up_to_date(struct rk_db *db, bool write, const struct rk_log *log, struct rk_error *error) {
     if (write) {
         return rk_db_migrate(db, 0, log, error);
     }
@@ -249,8 +239,7 @@ static enum rk_status bring_up_to_date(struct rk_db *db, bool write, const struc
 }
 
 static enum rk_status open_connected(struct rk_db *db, const struct rk_db_options *options, bool wal,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     bool write = options->access == RK_DB_WRITE;
     bool fresh = false;
     enum rk_status status = connect(db, write, error);
@@ -261,7 +250,8 @@ static enum rk_status open_connected(struct rk_db *db, const struct rk_db_option
         return status;
     }
     if (fresh && !write) {
-        return rk_fail(error, RK_UNCALIBRATED, "%s: holds nothing yet; run `reckon calibrate --db %s`", db->path, db->path);
+        return rk_fail(error, RK_UNCALIBRATED, "%s: holds nothing yet; run `reckon calibrate --db %s`", db->path,
+                       db->path);
     }
     if (db->version > rk_db_migration_count) {
         return become_read_only(db, options->log, error);
@@ -286,8 +276,7 @@ static enum rk_status open_connected(struct rk_db *db, const struct rk_db_option
 }
 
 enum rk_status rk_db_open(const char *path, const struct rk_db_options *options, struct rk_db **db,
-                          struct rk_error *error)
-{
+                          struct rk_error *error) {
     static const struct rk_db_options defaults = {.access = RK_DB_READ};
     options = options == NULL ? &defaults : options;
     bool exists = false;
@@ -324,8 +313,7 @@ enum rk_status rk_db_open(const char *path, const struct rk_db_options *options,
     return RK_OK;
 }
 
-void rk_db_close(struct rk_db *db)
-{
+void rk_db_close(struct rk_db *db) {
     if (db == NULL) {
         return;
     }
@@ -334,28 +322,23 @@ void rk_db_close(struct rk_db *db)
     free(db);
 }
 
-const char *rk_db_path(const struct rk_db *db)
-{
+const char *rk_db_path(const struct rk_db *db) {
     return db->path;
 }
 
-int64_t rk_db_version(const struct rk_db *db)
-{
+int64_t rk_db_version(const struct rk_db *db) {
     return db->version;
 }
 
-int64_t rk_db_newest_version(void)
-{
+int64_t rk_db_newest_version(void) {
     return rk_db_migration_count;
 }
 
-const char *rk_db_read_only_reason(const struct rk_db *db)
-{
+const char *rk_db_read_only_reason(const struct rk_db *db) {
     return db->read_only_reason[0] == '\0' ? NULL : db->read_only_reason;
 }
 
-enum rk_status rk_db_begin(struct rk_db *db, struct rk_error *error)
-{
+enum rk_status rk_db_begin(struct rk_db *db, struct rk_error *error) {
     enum rk_status status = rk_db_require_writable(db, error);
     if (status == RK_OK) {
         status = rk_db_execute(db, db->depth == 0 ? "BEGIN IMMEDIATE" : "SAVEPOINT nested", "starting to write", error);
@@ -366,8 +349,7 @@ enum rk_status rk_db_begin(struct rk_db *db, struct rk_error *error)
     return status;
 }
 
-enum rk_status rk_db_commit(struct rk_db *db, struct rk_error *error)
-{
+enum rk_status rk_db_commit(struct rk_db *db, struct rk_error *error) {
     enum rk_status status = rk_db_execute(db, db->depth == 1 ? "COMMIT" : "RELEASE nested", "storing rows", error);
     if (status != RK_OK) {
         rk_db_rollback(db);
@@ -377,15 +359,13 @@ enum rk_status rk_db_commit(struct rk_db *db, struct rk_error *error)
     return RK_OK;
 }
 
-void rk_db_rollback(struct rk_db *db)
-{
+void rk_db_rollback(struct rk_db *db) {
     /* A full disk may have rolled everything back already; then these statements fail and that is all right. */
     sqlite3_exec(db->connection, db->depth == 1 ? "ROLLBACK" : "ROLLBACK TO nested; RELEASE nested", NULL, NULL, NULL);
     db->depth--;
 }
 
-enum rk_status rk_db_end(struct rk_db *db, enum rk_status status, struct rk_error *error)
-{
+enum rk_status rk_db_end(struct rk_db *db, enum rk_status status, struct rk_error *error) {
     if (status == RK_OK) {
         return rk_db_commit(db, error);
     }

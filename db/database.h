@@ -1,11 +1,12 @@
 /* The store of calibrations, plans and runs: one SQLite file, opened, brought up to date, checked.
  *
  * Rooms above speak to it in rows (calibration.h, plan_store.h, run_store.h); SQL stands in db/ only. One connection is
- * used by one thread. Only rank 0 of a job writes. Measured rows are append-only: triggers refuse changes and deletions.
+ * used by one thread. Only rank 0 of a job writes. Measured rows are append-only: triggers refuse changes and
+ * deletions.
  *
- * Failures: RK_DATABASE for a database that is locked, damaged, newer than this program or not writable; RK_UNCALIBRATED
- * for one that does not exist yet and is only to be read; RK_ERROR for a full disk or an I/O error; RK_USAGE for rows that
- * break the rules. Every text names the file and the remedy. */
+ * Failures: RK_DATABASE for a database that is locked, damaged, newer than this program or not writable;
+ * RK_UNCALIBRATED for one that does not exist yet and is only to be read; RK_ERROR for a full disk or an I/O error;
+ * RK_USAGE for rows that break the rules. Every text names the file and the remedy. */
 #ifndef RK_DB_DATABASE_H
 #define RK_DB_DATABASE_H
 
@@ -19,8 +20,8 @@
 struct rk_db;
 
 enum rk_db_access {
-    RK_DB_READ,  /* the file must exist; nothing in it changes, except that an older version is brought up to date */
-    RK_DB_WRITE  /* made with its folders when absent */
+    RK_DB_READ, /* the file must exist; nothing in it changes, except that an older version is brought up to date */
+    RK_DB_WRITE /* made with its folders when absent */
 };
 
 enum rk_db_journal {
@@ -31,15 +32,16 @@ enum rk_db_journal {
 /* Zero-initialised options mean: read, 60 s, automatic journal, no limit, silence. */
 struct rk_db_options {
     enum rk_db_access access;
-    int64_t busy_timeout_ms;   /* how long a lock held by another process is waited for; 0 means 60,000 */
+    int64_t busy_timeout_ms; /* how long a lock held by another process is waited for; 0 means 60,000 */
     enum rk_db_journal journal;
-    int64_t page_limit;        /* most pages of 4,096 bytes that the file may grow to; 0: no limit */
-    const struct rk_log *log;  /* told of migrations, backups and read-only openings; may be NULL */
+    int64_t page_limit;       /* most pages of 4,096 bytes that the file may grow to; 0: no limit */
+    const struct rk_log *log; /* told of migrations, backups and read-only openings; may be NULL */
 };
 
-/* Opens path; *db is the caller's (rk_db_close). options may be NULL. A file of a newer version opens read-only whatever
- * was asked for: a later write is refused with the version and the remedy. A file of an older version is copied to
- * "PATH.vN.backup" and migrated, one transaction for all steps; when that fails the old file stands as it was. */
+/* Opens path; *db is the caller's (rk_db_close). options may be NULL. A file of a newer version opens read-only
+ * whatever was asked for: a later write is refused with the version and the remedy. A file of an older version is
+ * copied to "PATH.vN.backup" and migrated, one transaction for all steps; when that fails the old file stands as it
+ * was. */
 enum rk_status rk_db_open(const char *path, const struct rk_db_options *options, struct rk_db **db,
                           struct rk_error *error);
 void rk_db_close(struct rk_db *db);
@@ -58,9 +60,9 @@ enum rk_status rk_db_commit(struct rk_db *db, struct rk_error *error);
 void rk_db_rollback(struct rk_db *db);
 
 /* Looks for damage: SQLite's integrity check, foreign keys, and what Reckon promises (sample counts and intervals, the
- * medians recomputed from the samples, steps without holes, one chosen candidate, refusals with a reason). One line for each
- * finding is appended to findings; *count is their number, 0 for a sound file. The status tells only whether the check
- * could be done. */
+ * medians recomputed from the samples, steps without holes, one chosen candidate, refusals with a reason). One line for
+ * each finding is appended to findings; *count is their number, 0 for a sound file. The status tells only whether the
+ * check could be done. */
 enum rk_status rk_db_check(struct rk_db *db, struct rk_text *findings, int64_t *count, struct rk_error *error);
 
 /* A table and its number of rows, for `db list` and for people. */

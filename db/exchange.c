@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t rk_db_table_find(const char *name)
-{
+size_t rk_db_table_find(const char *name) {
     for (size_t i = 0; i < rk_db_table_count; i++) {
         if (strcmp(rk_db_tables[i].name, name) == 0) {
             return i;
@@ -18,13 +17,11 @@ size_t rk_db_table_find(const char *name)
     return rk_db_table_count;
 }
 
-bool rk_is_sample_table(const struct rk_db_table *table)
-{
+bool rk_is_sample_table(const struct rk_db_table *table) {
     return strcmp(table->name, "sample") == 0;
 }
 
-static enum rk_column_type column_type(const char *name)
-{
+static enum rk_column_type column_type(const char *name) {
     static const char *const names[] = {"INTEGER", "REAL", "TEXT", "BLOB"};
     for (int i = 0; i < 4; i++) {
         if (strcmp(names[i], name) == 0) {
@@ -34,8 +31,7 @@ static enum rk_column_type column_type(const char *name)
     return RK_COLUMN_TEXT;
 }
 
-static enum rk_status read_columns(struct rk_db *db, struct rk_table_columns *columns, struct rk_error *error)
-{
+static enum rk_status read_columns(struct rk_db *db, struct rk_table_columns *columns, struct rk_error *error) {
     char sql[96];
     struct rk_query query;
     bool more = false;
@@ -54,8 +50,7 @@ static enum rk_status read_columns(struct rk_db *db, struct rk_table_columns *co
     return status;
 }
 
-static enum rk_status read_references(struct rk_db *db, struct rk_table_columns *columns, struct rk_error *error)
-{
+static enum rk_status read_references(struct rk_db *db, struct rk_table_columns *columns, struct rk_error *error) {
     char sql[112];
     struct rk_query query;
     bool more = false;
@@ -77,16 +72,14 @@ static enum rk_status read_references(struct rk_db *db, struct rk_table_columns 
 }
 
 enum rk_status rk_table_columns_read(struct rk_db *db, size_t table, struct rk_table_columns *columns,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     *columns = (struct rk_table_columns){.table = &rk_db_tables[table]};
     enum rk_status status = read_columns(db, columns, error);
     return status == RK_OK ? read_references(db, columns, error) : status;
 }
 
 static enum rk_status parse_real(const struct rk_column *column, const char *text, struct rk_value *value,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     char *end = NULL;
     if (strcmp(text, "Infinity") == 0 || strcmp(text, "-Infinity") == 0) {
         value->real = text[0] == '-' ? -HUGE_VAL : HUGE_VAL;
@@ -101,8 +94,7 @@ static enum rk_status parse_real(const struct rk_column *column, const char *tex
 }
 
 enum rk_status rk_value_parse(const struct rk_column *column, const char *text, struct rk_value *value,
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     *value = (struct rk_value){.kind = RK_VALUE_TEXT, .text = text};
     if (column->type == RK_COLUMN_REAL) {
         value->kind = RK_VALUE_REAL;
@@ -114,8 +106,8 @@ enum rk_status rk_value_parse(const struct rk_column *column, const char *text, 
         errno = 0;
         value->integer = strtoll(text, &end, 10);
         if (text[0] == '\0' || isspace((unsigned char)text[0]) || *end != '\0' || errno == ERANGE) {
-            return rk_fail(error, RK_USAGE, "column %s: \"%.40s\" is not a whole number that fits 64 bits", column->name,
-                           text);
+            return rk_fail(error, RK_USAGE, "column %s: \"%.40s\" is not a whole number that fits 64 bits",
+                           column->name, text);
         }
     }
     return RK_OK;

@@ -21,13 +21,12 @@ struct exporter {
     struct rk_db *db;
     const struct rk_export_sink *sink;
     bool csv;
-    struct rk_text text;               /* what was not written yet */
-    struct rk_table_columns columns;   /* of the table under way */
-    int64_t rows[32];                  /* written, by table */
+    struct rk_text text;             /* what was not written yet */
+    struct rk_table_columns columns; /* of the table under way */
+    int64_t rows[32];                /* written, by table */
 };
 
-static enum rk_status flush(struct exporter *exporter, size_t limit, struct rk_error *error)
-{
+static enum rk_status flush(struct exporter *exporter, size_t limit, struct rk_error *error) {
     if (exporter->text.failed) {
         return rk_fail(error, RK_ERROR, "%s: out of memory while exporting", exporter->db->path);
     }
@@ -41,8 +40,7 @@ static enum rk_status flush(struct exporter *exporter, size_t limit, struct rk_e
 }
 
 /* The fewest digits that read back to the same double. */
-static void add_real(struct rk_text *text, double value, bool quote)
-{
+static void add_real(struct rk_text *text, double value, bool quote) {
     if (isinf(value)) {
         rk_text_format(text, quote ? "\"%sInfinity\"" : "%sInfinity", value < 0 ? "-" : "");
         return;
@@ -57,8 +55,7 @@ static void add_real(struct rk_text *text, double value, bool quote)
     rk_text_add(text, digits);
 }
 
-static void add_csv_text(struct rk_text *text, const char *value)
-{
+static void add_csv_text(struct rk_text *text, const char *value) {
     if (value[0] != '\0' && strpbrk(value, ",\"\r\n") == NULL) {
         rk_text_add(text, value);
         return;
@@ -70,13 +67,13 @@ static void add_csv_text(struct rk_text *text, const char *value)
     rk_text_add(text, "\"");
 }
 
-static void add_value(struct exporter *exporter, sqlite3_stmt *statement, int column)
-{
+static void add_value(struct exporter *exporter, sqlite3_stmt *statement, int column) {
     struct rk_text *text = &exporter->text;
     switch (sqlite3_column_type(statement, column)) {
     case SQLITE_INTEGER: {
         int64_t value = sqlite3_column_int64(statement, column);
-        bool exact = value <= INT64_C(1) << LARGEST_EXACT_INTEGER_LOG2 && value >= -(INT64_C(1) << LARGEST_EXACT_INTEGER_LOG2);
+        bool exact =
+            value <= INT64_C(1) << LARGEST_EXACT_INTEGER_LOG2 && value >= -(INT64_C(1) << LARGEST_EXACT_INTEGER_LOG2);
         rk_text_format(text, exporter->csv || exact ? "%" PRId64 : "\"%" PRId64 "\"", value);
         break;
     }
@@ -97,8 +94,7 @@ static void add_value(struct exporter *exporter, sqlite3_stmt *statement, int co
     }
 }
 
-static void add_row(struct exporter *exporter, sqlite3_stmt *statement)
-{
+static void add_row(struct exporter *exporter, sqlite3_stmt *statement) {
     const struct rk_table_columns *columns = &exporter->columns;
     struct rk_text *text = &exporter->text;
     if (!exporter->csv) {
@@ -115,8 +111,7 @@ static void add_row(struct exporter *exporter, sqlite3_stmt *statement)
 }
 
 static void add_samples_jsonl(struct rk_text *text, int64_t id, const double *seconds, const bool *throttled,
-                              size_t count)
-{
+                              size_t count) {
     rk_text_format(text, "{\"table\":\"sample\",\"row\":{\"measurement_id\":%" PRId64 ",\"seconds\":[", id);
     for (size_t i = 0; i < count; i++) {
         rk_text_add(text, i == 0 ? "" : ",");
@@ -130,8 +125,8 @@ static void add_samples_jsonl(struct rk_text *text, int64_t id, const double *se
 }
 
 /* An empty last field where the measurement marked nothing at all. */
-static void add_samples_csv(struct rk_text *text, int64_t id, const double *seconds, const bool *throttled, size_t count)
-{
+static void add_samples_csv(struct rk_text *text, int64_t id, const double *seconds, const bool *throttled,
+                            size_t count) {
     for (size_t i = 0; i < count; i++) {
         rk_text_format(text, "%" PRId64 ",%zu,", id, i);
         add_real(text, seconds[i], false);
@@ -139,8 +134,7 @@ static void add_samples_csv(struct rk_text *text, int64_t id, const double *seco
     }
 }
 
-static enum rk_status add_samples(struct exporter *exporter, sqlite3_stmt *statement, struct rk_error *error)
-{
+static enum rk_status add_samples(struct exporter *exporter, sqlite3_stmt *statement, struct rk_error *error) {
     int64_t id = sqlite3_column_int64(statement, 0);
     bool marked = sqlite3_column_type(statement, 3) != SQLITE_NULL;
     double *seconds = NULL;
@@ -160,8 +154,7 @@ static enum rk_status add_samples(struct exporter *exporter, sqlite3_stmt *state
     return RK_OK;
 }
 
-static void add_csv_header(struct exporter *exporter)
-{
+static void add_csv_header(struct exporter *exporter) {
     const struct rk_table_columns *columns = &exporter->columns;
     if (rk_is_sample_table(columns->table)) {
         rk_text_add(&exporter->text, RK_SAMPLE_CSV_HEADER "\n");
@@ -173,8 +166,7 @@ static void add_csv_header(struct exporter *exporter)
     rk_text_add(&exporter->text, "\n");
 }
 
-static enum rk_status export_table(struct exporter *exporter, size_t table, struct rk_error *error)
-{
+static enum rk_status export_table(struct exporter *exporter, size_t table, struct rk_error *error) {
     struct rk_query query;
     char sql[96];
     bool more = false;
@@ -203,15 +195,14 @@ static enum rk_status export_table(struct exporter *exporter, size_t table, stru
     return status;
 }
 
-static void add_counts(struct exporter *exporter)
-{
+static void add_counts(struct exporter *exporter) {
     for (size_t i = 0; i < rk_db_table_count; i++) {
-        rk_text_format(&exporter->text, "%s\"%s\":%" PRId64, i == 0 ? "" : ",", rk_db_tables[i].name, exporter->rows[i]);
+        rk_text_format(&exporter->text, "%s\"%s\":%" PRId64, i == 0 ? "" : ",", rk_db_tables[i].name,
+                       exporter->rows[i]);
     }
 }
 
-enum rk_status rk_db_export_jsonl(struct rk_db *db, const struct rk_export_sink *sink, struct rk_error *error)
-{
+enum rk_status rk_db_export_jsonl(struct rk_db *db, const struct rk_export_sink *sink, struct rk_error *error) {
     struct exporter exporter = {.db = db, .sink = sink};
     rk_text_format(&exporter.text, "{\"reckon_export\":%d,\"schema_version\":%" PRId64 "}\n", RK_EXCHANGE_VERSION,
                    db->version);
@@ -234,15 +225,13 @@ free_text:
     return status;
 }
 
-static enum rk_status write_file(void *context, const void *data, size_t length, struct rk_error *error)
-{
+static enum rk_status write_file(void *context, const void *data, size_t length, struct rk_error *error) {
     return rk_atomic_file_write(context, data, length, error);
 }
 
 /* One file of the folder; whole or not there. */
 static enum rk_status export_csv_file(struct exporter *exporter, const char *folder, size_t table,
-                                      struct rk_error *error)
-{
+                                      struct rk_error *error) {
     struct rk_text path = {0};
     struct rk_atomic_file file;
     struct rk_export_sink sink = {write_file, &file};
@@ -276,8 +265,7 @@ static enum rk_status export_csv_file(struct exporter *exporter, const char *fol
     return rk_atomic_file_commit(&file, error);
 }
 
-static enum rk_status make_empty_folder(const char *folder, struct rk_error *error)
-{
+static enum rk_status make_empty_folder(const char *folder, struct rk_error *error) {
     if (mkdir(folder, 0777) == 0) {
         return RK_OK;
     }
@@ -297,8 +285,7 @@ static enum rk_status make_empty_folder(const char *folder, struct rk_error *err
     return RK_OK;
 }
 
-enum rk_status rk_db_export_csv(struct rk_db *db, const char *folder, struct rk_error *error)
-{
+enum rk_status rk_db_export_csv(struct rk_db *db, const char *folder, struct rk_error *error) {
     struct exporter exporter = {.db = db, .csv = true};
     enum rk_status status = make_empty_folder(folder, error);
     if (status == RK_OK) {

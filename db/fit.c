@@ -3,8 +3,7 @@
 #include "db/internal.h"
 
 static enum rk_status insert_fit(struct rk_db *db, const struct rk_fit_row *row, int64_t held_out, int64_t train,
-                                 int64_t *id, struct rk_error *error)
-{
+                                 int64_t *id, struct rk_error *error) {
     static const char sql[] = "INSERT INTO fit (campaign_id, op, type, group_kind, group_size, form, parameters,"
                               " train_count, held_out_count, leave_one_out_median, leave_one_out_p90, held_out_median,"
                               " held_out_p90) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -35,8 +34,7 @@ static enum rk_status insert_fit(struct rk_db *db, const struct rk_fit_row *row,
 }
 
 static enum rk_status insert_input(struct rk_db *db, int64_t fit_id, const struct rk_fit_input *input,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     struct rk_query query;
     enum rk_status status = rk_query_open(db, "INSERT INTO fit_input (fit_id, measurement_id, role) VALUES (?, ?, ?)",
                                           "storing a fit's input", &query, error);
@@ -52,8 +50,7 @@ static enum rk_status insert_input(struct rk_db *db, int64_t fit_id, const struc
 }
 
 enum rk_status rk_fit_store(struct rk_db *db, const struct rk_fit_row *row, const struct rk_fit_input *inputs,
-                            size_t input_count, int64_t *id, struct rk_error *error)
-{
+                            size_t input_count, int64_t *id, struct rk_error *error) {
     int64_t held_out = 0;
     for (size_t i = 0; i < input_count; i++) {
         held_out += inputs[i].held_out ? 1 : 0;
@@ -74,8 +71,7 @@ enum rk_status rk_fit_store(struct rk_db *db, const struct rk_fit_row *row, cons
     return status;
 }
 
-static bool read_fit(struct rk_query *query, void *place)
-{
+static bool read_fit(struct rk_query *query, void *place) {
     struct rk_fit_row *row = place;
     row->id = rk_read_integer(query);
     row->campaign_id = rk_read_integer(query);
@@ -95,8 +91,7 @@ static bool read_fit(struct rk_query *query, void *place)
 }
 
 enum rk_status rk_fit_list(struct rk_db *db, int64_t campaign_id, struct rk_fit_row **rows, size_t *count,
-                           struct rk_error *error)
-{
+                           struct rk_error *error) {
     static const char sql[] = "SELECT id, campaign_id, op, type, group_kind, group_size, form, parameters, train_count,"
                               " held_out_count, leave_one_out_median, leave_one_out_p90, held_out_median, held_out_p90"
                               " FROM fit WHERE campaign_id = ? ORDER BY id";

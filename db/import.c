@@ -1,5 +1,5 @@
-/* Import: one transaction in which every row finds its new number, its references and, for machines and cases, the row that
- * is there already. */
+/* Import: one transaction in which every row finds its new number, its references and, for machines and cases, the row
+ * that is there already. */
 #include "base/json.h"
 #include "db/calibration.h"
 #include "db/columns.h"
@@ -20,9 +20,9 @@ struct id_pair {
 
 struct table_import {
     struct rk_table_columns columns;
-    struct rk_rows ids;       /* struct id_pair, ascending old_id */
-    int64_t offset;           /* new numbers are old ones plus this */
-    int64_t count;            /* rows that came */
+    struct rk_rows ids; /* struct id_pair, ascending old_id */
+    int64_t offset;     /* new numbers are old ones plus this */
+    int64_t count;      /* rows that came */
     char *insert_sql, *find_sql;
     sqlite3_stmt *insert, *find; /* find: by identity; NULL without one */
 };
@@ -33,24 +33,20 @@ struct rk_import {
     int64_t known;
 };
 
-static bool has_id(const struct rk_db_table *table)
-{
+static bool has_id(const struct rk_db_table *table) {
     return strcmp(table->order, "id") == 0;
 }
 
-const struct rk_table_columns *rk_import_columns(const struct rk_import *import, size_t table)
-{
+const struct rk_table_columns *rk_import_columns(const struct rk_import *import, size_t table) {
     return &import->tables[table].columns;
 }
 
-int64_t rk_import_count(const struct rk_import *import, size_t table)
-{
+int64_t rk_import_count(const struct rk_import *import, size_t table) {
     return import->tables[table].count;
 }
 
 /* Whether the space-separated list names the column. */
-static bool names_column(const char *list, const char *column)
-{
+static bool names_column(const char *list, const char *column) {
     size_t length = strlen(column);
     for (const char *found = list; (found = strstr(found, column)) != NULL; found += length) {
         if ((found == list || found[-1] == ' ') && (found[length] == ' ' || found[length] == '\0')) {
@@ -60,8 +56,7 @@ static bool names_column(const char *list, const char *column)
     return false;
 }
 
-static enum rk_status prepare_table(struct rk_import *import, size_t index, struct rk_error *error)
-{
+static enum rk_status prepare_table(struct rk_import *import, size_t index, struct rk_error *error) {
     struct table_import *table = &import->tables[index];
     const struct rk_db_table *description = &rk_db_tables[index];
     struct rk_text insert = {0};
@@ -98,8 +93,7 @@ static enum rk_status prepare_table(struct rk_import *import, size_t index, stru
     return status;
 }
 
-static void release(struct rk_import *import)
-{
+static void release(struct rk_import *import) {
     for (size_t i = 0; i < rk_db_table_count; i++) {
         struct table_import *table = &import->tables[i];
         sqlite3_finalize(table->insert);
@@ -110,29 +104,26 @@ static void release(struct rk_import *import)
     }
 }
 
-static int compare_pairs(const void *key, const void *element)
-{
+static int compare_pairs(const void *key, const void *element) {
     int64_t wanted = *(const int64_t *)key;
     int64_t old_id = ((const struct id_pair *)element)->old_id;
     return (wanted > old_id) - (wanted < old_id);
 }
 
 static enum rk_status translate(const struct rk_import *import, int parent, int64_t old_id, int64_t *new_id,
-                                struct rk_error *error)
-{
+                                struct rk_error *error) {
     const struct rk_rows *ids = &import->tables[parent].ids;
     const struct id_pair *pair =
         ids->count == 0 ? NULL : bsearch(&old_id, ids->data, ids->count, sizeof(*pair), compare_pairs);
     if (pair == NULL) {
-        return rk_fail(error, RK_USAGE, "refers to %s %" PRId64 ", which did not come before it", rk_db_tables[parent].name,
-                       old_id);
+        return rk_fail(error, RK_USAGE, "refers to %s %" PRId64 ", which did not come before it",
+                       rk_db_tables[parent].name, old_id);
     }
     *new_id = pair->new_id;
     return RK_OK;
 }
 
-static void bind_value(sqlite3_stmt *statement, int parameter, const struct rk_value *value)
-{
+static void bind_value(sqlite3_stmt *statement, int parameter, const struct rk_value *value) {
     switch (value->kind) {
     case RK_VALUE_INTEGER:
         sqlite3_bind_int64(statement, parameter, value->integer);
@@ -150,8 +141,7 @@ static void bind_value(sqlite3_stmt *statement, int parameter, const struct rk_v
 
 /* The row with the same identity; 0: none. */
 static enum rk_status find_same(struct rk_import *import, struct table_import *table, const struct rk_value *values,
-                                int64_t *id, struct rk_error *error)
-{
+                                int64_t *id, struct rk_error *error) {
     sqlite3_reset(table->find);
     for (int i = 0; i < table->columns.count && i < sqlite3_bind_parameter_count(table->find); i++) {
         bind_value(table->find, i + 1, &values[i]);
@@ -170,8 +160,7 @@ static enum rk_status find_same(struct rk_import *import, struct table_import *t
 }
 
 static enum rk_status insert(struct rk_import *import, struct table_import *table, const struct rk_value *values,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     enum rk_status status = RK_OK;
     for (int i = 0; i < table->columns.count; i++) {
         bind_value(table->insert, i + 1, &values[i]);
@@ -184,8 +173,7 @@ static enum rk_status insert(struct rk_import *import, struct table_import *tabl
 }
 
 /* Checks the row's own number and where it belongs in the order. */
-static enum rk_status check_id(const struct table_import *table, const struct rk_value *value, struct rk_error *error)
-{
+static enum rk_status check_id(const struct table_import *table, const struct rk_value *value, struct rk_error *error) {
     if (value->kind != RK_VALUE_INTEGER || value->integer < 1 || value->integer > INT64_C(1) << LARGEST_ID_LOG2) {
         return rk_fail(error, RK_USAGE, "column id: a number from 1 on is needed");
     }
@@ -200,8 +188,7 @@ static enum rk_status check_id(const struct table_import *table, const struct rk
 
 /* A row with a number of its own: used again when known, else inserted under a new number. */
 static enum rk_status import_numbered(struct rk_import *import, struct table_import *table, struct rk_value *values,
-                                      struct rk_error *error)
-{
+                                      struct rk_error *error) {
     int64_t old_id = values[0].integer;
     int64_t new_id = 0;
     enum rk_status status = RK_OK;
@@ -231,8 +218,7 @@ static enum rk_status import_numbered(struct rk_import *import, struct table_imp
 }
 
 enum rk_status rk_import_row(struct rk_import *import, size_t index, const struct rk_value *values,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     struct table_import *table = &import->tables[index];
     struct rk_value row[RK_TABLE_COLUMNS];
     enum rk_status status = RK_OK;
@@ -255,8 +241,7 @@ enum rk_status rk_import_row(struct rk_import *import, size_t index, const struc
 }
 
 enum rk_status rk_import_samples(struct rk_import *import, int64_t measurement_id, const double *seconds,
-                                 const bool *throttled, size_t count, struct rk_error *error)
-{
+                                 const bool *throttled, size_t count, struct rk_error *error) {
     size_t sample = rk_db_table_find("sample");
     int parent = (int)rk_db_table_find("measurement");
     int64_t new_id = 0;
@@ -271,8 +256,7 @@ enum rk_status rk_import_samples(struct rk_import *import, int64_t measurement_i
     return status;
 }
 
-enum rk_status rk_import_check_version(const char *where, const cJSON *header, struct rk_error *error)
-{
+enum rk_status rk_import_check_version(const char *where, const cJSON *header, struct rk_error *error) {
     struct rk_json_object object;
     int64_t exchange = 0;
     int64_t schema = 0;
@@ -293,17 +277,18 @@ enum rk_status rk_import_check_version(const char *where, const cJSON *header, s
 }
 
 enum rk_status rk_import_check_counts(const struct rk_import *import, const char *where, const cJSON *counts,
-                                      struct rk_error *error)
-{
+                                      struct rk_error *error) {
     struct rk_json_object object;
     struct rk_text unknown = {0};
     enum rk_status status = rk_json_open(where, "rows", counts, &object, error);
     for (size_t i = 0; status == RK_OK && i < rk_db_table_count; i++) {
         int64_t count = 0;
-        status = rk_json_optional_integer(&object, rk_db_tables[i].name, 0, INT64_C(1) << LARGEST_ID_LOG2, &count, error);
+        status =
+            rk_json_optional_integer(&object, rk_db_tables[i].name, 0, INT64_C(1) << LARGEST_ID_LOG2, &count, error);
         if (status == RK_OK && count != import->tables[i].count) {
-            status = rk_fail(error, RK_USAGE, "%s: says %" PRId64 " rows of %s, %" PRId64 " came: the export is incomplete",
-                             where, count, rk_db_tables[i].name, import->tables[i].count);
+            status =
+                rk_fail(error, RK_USAGE, "%s: says %" PRId64 " rows of %s, %" PRId64 " came: the export is incomplete",
+                        where, count, rk_db_tables[i].name, import->tables[i].count);
         }
     }
     if (status == RK_OK && rk_json_unknown(&object, &unknown) > 0) {
@@ -317,8 +302,7 @@ enum source { SOURCE_JSONL, SOURCE_CSV, SOURCE_NCCL_TESTS, SOURCE_NVBANDWIDTH };
 static const char *const source_names[] = {"jsonl", "csv", "nccl-tests", "nvbandwidth"};
 
 /* Tells the format from the first bytes; a whole JSON document is read and left in *root. */
-static enum rk_status detect(const char *path, enum source *source, cJSON **root, struct rk_error *error)
-{
+static enum rk_status detect(const char *path, enum source *source, cJSON **root, struct rk_error *error) {
     struct stat information;
     char start[DETECT_BYTES] = "";
     if (stat(path, &information) != 0) {
@@ -353,17 +337,17 @@ static enum rk_status detect(const char *path, enum source *source, cJSON **root
     } else if (cJSON_HasObjectItem(*root, "nccl_version")) {
         *source = SOURCE_NCCL_TESTS;
     } else {
-        return rk_fail(error, RK_USAGE,
-                       "%s: is neither an export of reckon (JSONL file or CSV folder) nor the JSON of nccl-tests (-J) or "
-                       "nvbandwidth (-j)",
-                       path);
+        return rk_fail(
+            error, RK_USAGE,
+            "%s: is neither an export of reckon (JSONL file or CSV folder) nor the JSON of nccl-tests (-J) or "
+            "nvbandwidth (-j)",
+            path);
     }
     return RK_OK;
 }
 
 static enum rk_status feed(struct rk_import *import, enum source source, const char *path, const cJSON *root,
-                           const struct rk_import_options *options, int64_t *rows, struct rk_error *error)
-{
+                           const struct rk_import_options *options, int64_t *rows, struct rk_error *error) {
     enum rk_status status = RK_OK;
     if (source == SOURCE_NCCL_TESTS) {
         return rk_import_nccl_tests(import->db, path, root, options, rows, error);
@@ -384,8 +368,7 @@ static enum rk_status feed(struct rk_import *import, enum source source, const c
 }
 
 /* What came must keep Reckon's promises before it is kept. */
-static enum rk_status check_promises(struct rk_db *db, const char *path, struct rk_error *error)
-{
+static enum rk_status check_promises(struct rk_db *db, const char *path, struct rk_error *error) {
     struct rk_text findings = {0};
     int64_t count = 0;
     enum rk_status status = rk_db_check(db, &findings, &count, error);
@@ -393,16 +376,15 @@ static enum rk_status check_promises(struct rk_db *db, const char *path, struct 
         char *line_end = strchr(findings.data, '\n');
         *line_end = '\0';
         status = rk_fail(error, RK_USAGE,
-                         "%s: with its rows the database would break %" PRId64 " promise%s (%s); nothing was imported", path,
-                         count, count == 1 ? "" : "s", findings.data);
+                         "%s: with its rows the database would break %" PRId64 " promise%s (%s); nothing was imported",
+                         path, count, count == 1 ? "" : "s", findings.data);
     }
     rk_text_free(&findings);
     return status;
 }
 
 enum rk_status rk_db_import(struct rk_db *db, const char *path, const struct rk_import_options *options,
-                            struct rk_import_result *result, struct rk_error *error)
-{
+                            struct rk_import_result *result, struct rk_error *error) {
     cJSON *root = NULL;
     enum source source = SOURCE_JSONL;
     int64_t rows = 0;

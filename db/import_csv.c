@@ -24,14 +24,12 @@ struct reader {
     int64_t next_line;
 };
 
-static enum rk_status broken(const struct reader *reader, const char *what, struct rk_error *error)
-{
+static enum rk_status broken(const struct reader *reader, const char *what, struct rk_error *error) {
     return rk_fail(error, RK_USAGE, "%s:%" PRId64 ": %s", reader->name, reader->line, what);
 }
 
 /* Reads the rest of a field in quotes, up to the byte after the closing quote. */
-static int read_quoted(struct reader *reader, struct rk_text *bytes)
-{
+static int read_quoted(struct reader *reader, struct rk_text *bytes) {
     int byte;
     while ((byte = getc(reader->file)) != EOF) {
         if (byte == '"' && (byte = getc(reader->file)) != '"') {
@@ -47,8 +45,7 @@ static int read_quoted(struct reader *reader, struct rk_text *bytes)
     return EOF; /* the closing quote is missing */
 }
 
-static int read_bare(struct reader *reader, struct rk_text *bytes, int byte)
-{
+static int read_bare(struct reader *reader, struct rk_text *bytes, int byte) {
     while (byte != ',' && byte != '\n' && byte != '\r' && byte != '"' && byte != '\0' && byte != EOF) {
         char one = (char)byte;
         rk_text_add_bytes(bytes, &one, 1);
@@ -58,8 +55,7 @@ static int read_bare(struct reader *reader, struct rk_text *bytes, int byte)
 }
 
 /* Reads one record; *more false at the end of the file. */
-static enum rk_status read_record(struct reader *reader, struct record *record, bool *more, struct rk_error *error)
-{
+static enum rk_status read_record(struct reader *reader, struct record *record, bool *more, struct rk_error *error) {
     record->bytes.length = 0;
     record->count = 0;
     reader->line = reader->next_line;
@@ -82,7 +78,8 @@ static enum rk_status read_record(struct reader *reader, struct record *record, 
             break;
         }
         if (byte != ',') {
-            return broken(reader, byte == EOF ? "a quoted field does not end" : "a stray quote or a zero byte in a field", error);
+            return broken(
+                reader, byte == EOF ? "a quoted field does not end" : "a stray quote or a zero byte in a field", error);
         }
         byte = getc(reader->file);
         byte = byte == EOF ? '\n' : byte;
@@ -90,15 +87,13 @@ static enum rk_status read_record(struct reader *reader, struct record *record, 
     return record->bytes.failed ? rk_fail(error, RK_ERROR, "%s: out of memory", reader->name) : RK_OK;
 }
 
-static const char *field(const struct record *record, int i)
-{
+static const char *field(const struct record *record, int i) {
     return record->bytes.data + record->start[i];
 }
 
 /* The first line must name the columns as the table has them. */
 static enum rk_status check_header(const struct reader *reader, const struct record *record,
-                                   const struct rk_table_columns *columns, struct rk_error *error)
-{
+                                   const struct rk_table_columns *columns, struct rk_error *error) {
     bool same = record->count == columns->count;
     for (int i = 0; same && i < columns->count; i++) {
         same = strcmp(field(record, i), columns->column[i].name) == 0;
@@ -107,8 +102,7 @@ static enum rk_status check_header(const struct reader *reader, const struct rec
 }
 
 static enum rk_status import_record(struct rk_import *import, size_t table, const struct reader *reader,
-                                    const struct record *record, struct rk_error *error)
-{
+                                    const struct record *record, struct rk_error *error) {
     const struct rk_table_columns *columns = rk_import_columns(import, table);
     struct rk_value values[RK_TABLE_COLUMNS];
     enum rk_status status = RK_OK;
@@ -136,8 +130,7 @@ struct gathered {
     bool marked;
 };
 
-static enum rk_status hand_over(struct rk_import *import, struct gathered *gathered, struct rk_error *error)
-{
+static enum rk_status hand_over(struct rk_import *import, struct gathered *gathered, struct rk_error *error) {
     enum rk_status status = RK_OK;
     if (gathered->seconds.count > 0) {
         status = rk_import_samples(import, gathered->measurement_id, gathered->seconds.data,
@@ -149,8 +142,7 @@ static enum rk_status hand_over(struct rk_import *import, struct gathered *gathe
 }
 
 static enum rk_status gather(struct rk_import *import, struct gathered *gathered, const struct record *record,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     static const struct rk_column columns[] = {{.name = "measurement_id", .type = RK_COLUMN_INTEGER},
                                                {.name = "ordinal", .type = RK_COLUMN_INTEGER},
                                                {.name = "seconds", .type = RK_COLUMN_REAL}};
@@ -174,7 +166,8 @@ static enum rk_status gather(struct rk_import *import, struct gathered *gathered
     bool mark_fits = gathered->marked ? strcmp(mark, "0") == 0 || strcmp(mark, "1") == 0 : mark[0] == '\0';
     if (values[1].integer != (int64_t)gathered->seconds.count || !mark_fits || !isfinite(values[2].real) ||
         values[2].real < 0) {
-        return rk_fail(error, RK_USAGE, "ordinals count from 0, seconds are times, throttled is 0 or 1 for all or none");
+        return rk_fail(error, RK_USAGE,
+                       "ordinals count from 0, seconds are times, throttled is 0 or 1 for all or none");
     }
     double *second = rk_rows_add(&gathered->seconds, sizeof(*second));
     bool *flag = rk_rows_add(&gathered->marks, sizeof(*flag));
@@ -187,8 +180,7 @@ static enum rk_status gather(struct rk_import *import, struct gathered *gathered
 }
 
 static enum rk_status check_sample_header(const struct reader *reader, const struct record *record,
-                                          struct rk_error *error)
-{
+                                          struct rk_error *error) {
     char header[128] = "";
     for (int i = 0; i < record->count; i++) {
         size_t length = strlen(header);
@@ -200,8 +192,7 @@ static enum rk_status check_sample_header(const struct reader *reader, const str
 }
 
 static enum rk_status import_records(struct rk_import *import, size_t table, struct reader *reader,
-                                     struct record *record, struct gathered *gathered, struct rk_error *error)
-{
+                                     struct record *record, struct gathered *gathered, struct rk_error *error) {
     bool more = false;
     bool samples = rk_is_sample_table(&rk_db_tables[table]);
     enum rk_status status = read_record(reader, record, &more, error);
@@ -222,8 +213,7 @@ static enum rk_status import_records(struct rk_import *import, size_t table, str
     return status == RK_OK ? hand_over(import, gathered, error) : status;
 }
 
-static enum rk_status import_file(struct rk_import *import, const char *folder, size_t table, struct rk_error *error)
-{
+static enum rk_status import_file(struct rk_import *import, const char *folder, size_t table, struct rk_error *error) {
     struct reader reader = {.next_line = 1};
     struct record record = {0};
     struct gathered gathered = {0};
@@ -243,8 +233,7 @@ static enum rk_status import_file(struct rk_import *import, const char *folder, 
     return status;
 }
 
-enum rk_status rk_import_csv(struct rk_import *import, const char *folder, struct rk_error *error)
-{
+enum rk_status rk_import_csv(struct rk_import *import, const char *folder, struct rk_error *error) {
     char name[512];
     cJSON *manifest = NULL;
     snprintf(name, sizeof(name), "%.480s/manifest.json", folder);

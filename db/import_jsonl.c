@@ -12,8 +12,7 @@
 static const double LARGEST_EXACT = 9007199254740992.0; /* 2^53 */
 
 static enum rk_status convert(const struct rk_column *column, const cJSON *item, struct rk_value *value,
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     *value = (struct rk_value){.kind = RK_VALUE_NULL};
     if (item == NULL) {
         return rk_fail(error, RK_USAGE, "column %s is missing", column->name);
@@ -40,8 +39,7 @@ static enum rk_status convert(const struct rk_column *column, const cJSON *item,
     return RK_OK;
 }
 
-static enum rk_status import_plain(struct rk_import *import, size_t table, const cJSON *row, struct rk_error *error)
-{
+static enum rk_status import_plain(struct rk_import *import, size_t table, const cJSON *row, struct rk_error *error) {
     const struct rk_table_columns *columns = rk_import_columns(import, table);
     struct rk_value values[RK_TABLE_COLUMNS];
     if (cJSON_GetArraySize(row) > columns->count) {
@@ -49,8 +47,7 @@ static enum rk_status import_plain(struct rk_import *import, size_t table, const
     }
     for (int i = 0; i < columns->count; i++) {
         const struct rk_column *column = &columns->column[i];
-        enum rk_status status =
-            convert(column, cJSON_GetObjectItemCaseSensitive(row, column->name), &values[i], error);
+        enum rk_status status = convert(column, cJSON_GetObjectItemCaseSensitive(row, column->name), &values[i], error);
         if (status != RK_OK) {
             return status;
         }
@@ -59,12 +56,10 @@ static enum rk_status import_plain(struct rk_import *import, size_t table, const
 }
 
 static enum rk_status read_samples(const cJSON *seconds, const cJSON *throttled, double *values, bool *marks,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     size_t i = 0;
     const cJSON *item;
-    cJSON_ArrayForEach(item, seconds)
-    {
+    cJSON_ArrayForEach(item, seconds) {
         if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble) || item->valuedouble < 0) {
             return rk_fail(error, RK_USAGE, "column seconds: sample %zu is no time", i);
         }
@@ -72,8 +67,7 @@ static enum rk_status read_samples(const cJSON *seconds, const cJSON *throttled,
     }
     size_t count = i;
     i = 0;
-    cJSON_ArrayForEach(item, throttled)
-    {
+    cJSON_ArrayForEach(item, throttled) {
         if (i == count || !cJSON_IsNumber(item) || (item->valuedouble != 0 && item->valuedouble != 1)) {
             return rk_fail(error, RK_USAGE, "column throttled: 0 or 1 is needed for each sample");
         }
@@ -85,8 +79,7 @@ static enum rk_status read_samples(const cJSON *seconds, const cJSON *throttled,
     return RK_OK;
 }
 
-static enum rk_status import_expanded(struct rk_import *import, const cJSON *row, struct rk_error *error)
-{
+static enum rk_status import_expanded(struct rk_import *import, const cJSON *row, struct rk_error *error) {
     const cJSON *id = cJSON_GetObjectItemCaseSensitive(row, "measurement_id");
     const cJSON *seconds = cJSON_GetObjectItemCaseSensitive(row, "seconds");
     const cJSON *throttled = cJSON_GetObjectItemCaseSensitive(row, "throttled");
@@ -98,7 +91,8 @@ static enum rk_status import_expanded(struct rk_import *import, const cJSON *row
     }
     if (measurement.kind != RK_VALUE_INTEGER || !cJSON_IsArray(seconds) || cJSON_GetArraySize(row) != 3 ||
         (!cJSON_IsArray(throttled) && !cJSON_IsNull(throttled))) {
-        return rk_fail(error, RK_USAGE, "a sample row has measurement_id, an array seconds, and an array throttled or null");
+        return rk_fail(error, RK_USAGE,
+                       "a sample row has measurement_id, an array seconds, and an array throttled or null");
     }
     size_t count = (size_t)cJSON_GetArraySize(seconds);
     double *values = malloc((count + 1) * sizeof(*values));
@@ -118,8 +112,7 @@ static enum rk_status import_expanded(struct rk_import *import, const cJSON *row
 }
 
 static enum rk_status import_line(struct rk_import *import, const char *where, const cJSON *line, bool *ended,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(line, "table");
     const cJSON *row = cJSON_GetObjectItemCaseSensitive(line, "row");
     if (*ended) {
@@ -141,8 +134,7 @@ static enum rk_status import_line(struct rk_import *import, const char *where, c
 }
 
 static enum rk_status import_text(struct rk_import *import, const char *where, const char *text, size_t length,
-                                  bool first, bool *ended, struct rk_error *error)
-{
+                                  bool first, bool *ended, struct rk_error *error) {
     cJSON *line = NULL;
     enum rk_status status = rk_json_parse(where, text, length, &line, error);
     if (status != RK_OK) {
@@ -160,8 +152,7 @@ static enum rk_status import_text(struct rk_import *import, const char *where, c
     return status;
 }
 
-enum rk_status rk_import_jsonl(struct rk_import *import, const char *path, struct rk_error *error)
-{
+enum rk_status rk_import_jsonl(struct rk_import *import, const char *path, struct rk_error *error) {
     FILE *file = fopen(path, "re");
     if (file == NULL) {
         return rk_fail(error, RK_USAGE, "%s: cannot be read: %s", path, strerror(errno));
@@ -181,8 +172,8 @@ enum rk_status rk_import_jsonl(struct rk_import *import, const char *path, struc
         status = rk_fail(error, RK_ERROR, "%s: cannot be read to its end: %s", path, strerror(errno));
     }
     if (status == RK_OK && !ended) {
-        status = rk_fail(error, RK_USAGE, "%s: cut short after line %" PRId64 ": the last line of an export is missing", path,
-                         number);
+        status = rk_fail(error, RK_USAGE, "%s: cut short after line %" PRId64 ": the last line of an export is missing",
+                         path, number);
     }
     free(text);
     fclose(file);

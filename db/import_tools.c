@@ -26,8 +26,7 @@ static const struct translation collectives[] = {
     {"hypercube_perf", "hypercube"},   {"alltoallv_perf", "all_to_all_v"}};
 static const struct translation types[] = {{"float", "f32"}, {"bfloat16", "bf16"}};
 
-static const char *translate(const struct translation *table, size_t count, const char *name)
-{
+static const char *translate(const struct translation *table, size_t count, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (strcmp(table[i].theirs, name) == 0) {
             return table[i].ours;
@@ -37,8 +36,7 @@ static const char *translate(const struct translation *table, size_t count, cons
 }
 
 /* The program's name without its folder; MPI builds have a suffix. */
-static void program_name(const char *path, char *name, size_t size)
-{
+static void program_name(const char *path, char *name, size_t size) {
     const char *slash = strrchr(path, '/');
     snprintf(name, size, "%s", slash == NULL ? path : slash + 1);
     char *suffix = strstr(name, "_perf");
@@ -50,8 +48,7 @@ static void program_name(const char *path, char *name, size_t size)
 /* What a campaign of a tool has in common. machine->gpus is the caller's. */
 static enum rk_status begin(struct rk_db *db, const struct rk_machine_identity *machine, const char *tool,
                             const char *command, int64_t ranks, const struct rk_import_options *options, int64_t *id,
-                            struct rk_error *error)
-{
+                            struct rk_error *error) {
     struct rk_campaign_row campaign = {.imported = true,
                                        .mode = "imported",
                                        .backend = "cuda",
@@ -63,8 +60,7 @@ static enum rk_status begin(struct rk_db *db, const struct rk_machine_identity *
     return rk_campaign_begin(db, machine, &campaign, id, error);
 }
 
-static struct rk_gpu_row unknown_gpu(int64_t ordinal)
-{
+static struct rk_gpu_row unknown_gpu(int64_t ordinal) {
     return (struct rk_gpu_row){.ordinal = ordinal,
                                .memory_bytes = -1,
                                .multiprocessors = -1,
@@ -74,8 +70,7 @@ static struct rk_gpu_row unknown_gpu(int64_t ordinal)
                                .clock_maximum_hz = NAN};
 }
 
-static struct rk_machine_identity unknown_machine(void)
-{
+static struct rk_machine_identity unknown_machine(void) {
     return (struct rk_machine_identity){
         .host = {.sockets = -1, .cores = -1, .threads = -1, .numa_nodes = -1, .memory_bytes = -1},
         .topology = {.hosts = 1}};
@@ -95,8 +90,7 @@ struct nccl_file {
 
 /* "time" may be the text "nan" and is 0 where nothing ran. */
 static enum rk_status read_time(const struct nccl_file *file, const cJSON *body, double *seconds,
-                                struct rk_error *error)
-{
+                                struct rk_error *error) {
     const cJSON *time = cJSON_GetObjectItemCaseSensitive(body, "time");
     if (!cJSON_IsNumber(time)) {
         return rk_fail(error, RK_USAGE,
@@ -111,8 +105,7 @@ static enum rk_status read_time(const struct nccl_file *file, const cJSON *body,
 
 /* The times of every iteration, where the tool was asked for them; *samples is the caller's, NULL without. */
 static enum rk_status read_samples(const struct nccl_file *file, const cJSON *result, const char *key, double **samples,
-                                   size_t *count, struct rk_error *error)
-{
+                                   size_t *count, struct rk_error *error) {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(result, key), "times_us");
     const cJSON *item;
     size_t i = 0;
@@ -125,8 +118,7 @@ static enum rk_status read_samples(const struct nccl_file *file, const cJSON *re
     if (values == NULL) {
         return rk_fail(error, RK_ERROR, "%s: out of memory", file->path);
     }
-    cJSON_ArrayForEach(item, list)
-    {
+    cJSON_ArrayForEach(item, list) {
         if (!cJSON_IsNumber(item)) {
             free(values);
             return rk_fail(error, RK_USAGE, "%s: %s holds a time that is no number", file->path, key);
@@ -139,8 +131,7 @@ static enum rk_status read_samples(const struct nccl_file *file, const cJSON *re
 }
 
 static enum rk_status import_body(struct nccl_file *file, const cJSON *result, const char *key, int64_t case_id,
-                                  int64_t bytes, struct rk_error *error)
-{
+                                  int64_t bytes, struct rk_error *error) {
     const cJSON *body = cJSON_GetObjectItemCaseSensitive(result, key);
     const cJSON *wrong = cJSON_GetObjectItemCaseSensitive(body, "nwrong");
     struct rk_measurement_row row = rk_measurement_empty();
@@ -181,8 +172,7 @@ static enum rk_status import_body(struct nccl_file *file, const cJSON *result, c
     return status;
 }
 
-static enum rk_status import_result(struct nccl_file *file, const cJSON *result, struct rk_error *error)
-{
+static enum rk_status import_result(struct nccl_file *file, const cJSON *result, struct rk_error *error) {
     struct rk_json_object object;
     int64_t size = 0;
     int64_t count = 0;
@@ -226,8 +216,7 @@ static enum rk_status import_result(struct nccl_file *file, const cJSON *result,
 
 /* The GPUs that took part, as the file lists them. */
 static enum rk_status read_devices(struct nccl_file *file, const cJSON *config, struct rk_machine_identity *machine,
-                                   struct rk_gpu_row **gpus, struct rk_error *error)
-{
+                                   struct rk_gpu_row **gpus, struct rk_error *error) {
     const cJSON *devices = cJSON_GetObjectItemCaseSensitive(config, "devices");
     const cJSON *device;
     size_t count = (size_t)cJSON_GetArraySize(devices);
@@ -236,14 +225,14 @@ static enum rk_status read_devices(struct nccl_file *file, const cJSON *config, 
     if (rows == NULL) {
         return rk_fail(error, RK_ERROR, "%s: out of memory", file->path);
     }
-    cJSON_ArrayForEach(device, devices)
-    {
+    cJSON_ArrayForEach(device, devices) {
         const cJSON *host = cJSON_GetObjectItemCaseSensitive(device, "hostname");
         const cJSON *name = cJSON_GetObjectItemCaseSensitive(device, "device_info");
         const cJSON *address = cJSON_GetObjectItemCaseSensitive(device, "device_hex");
         rows[i] = unknown_gpu((int64_t)i);
         snprintf(rows[i].name, sizeof(rows[i].name), "%s", cJSON_IsString(name) ? name->valuestring : "");
-        snprintf(rows[i].pci_address, sizeof(rows[i].pci_address), "%s", cJSON_IsString(address) ? address->valuestring : "");
+        snprintf(rows[i].pci_address, sizeof(rows[i].pci_address), "%s",
+                 cJSON_IsString(address) ? address->valuestring : "");
         if (cJSON_IsString(host) && i == 0) {
             snprintf(machine->host.hostname, sizeof(machine->host.hostname), "%s", host->valuestring);
         }
@@ -257,8 +246,7 @@ static enum rk_status read_devices(struct nccl_file *file, const cJSON *config, 
 }
 
 static enum rk_status read_config(struct nccl_file *file, const cJSON *config, struct rk_machine_identity *machine,
-                                  struct rk_gpu_row **gpus, struct rk_error *error)
-{
+                                  struct rk_gpu_row **gpus, struct rk_error *error) {
     struct rk_json_object object;
     int64_t threads = 1;
     int64_t per_thread = 1;
@@ -276,7 +264,8 @@ static enum rk_status read_config(struct nccl_file *file, const cJSON *config, s
         return status;
     }
     /* Builds without MPI list only the first device of a process. */
-    file->ranks = (int64_t)machine->gpu_count > threads * per_thread ? (int64_t)machine->gpu_count : threads * per_thread;
+    file->ranks =
+        (int64_t)machine->gpu_count > threads * per_thread ? (int64_t)machine->gpu_count : threads * per_thread;
     machine->topology.devices_per_host = file->crosses_hosts ? -1 : file->ranks;
     snprintf(machine->topology.summary, sizeof(machine->topology.summary), "%" PRId64 " ranks of nccl-tests%s",
              file->ranks, file->crosses_hosts ? " on several hosts" : "");
@@ -284,8 +273,7 @@ static enum rk_status read_config(struct nccl_file *file, const cJSON *config, s
 }
 
 enum rk_status rk_import_nccl_tests(struct rk_db *db, const char *path, const struct cJSON *root,
-                                    const struct rk_import_options *options, int64_t *rows, struct rk_error *error)
-{
+                                    const struct rk_import_options *options, int64_t *rows, struct rk_error *error) {
     struct nccl_file file = {.db = db, .path = path, .started_us = options->now_us};
     struct rk_machine_identity machine = unknown_machine();
     struct rk_gpu_row *gpus = NULL;
@@ -305,13 +293,13 @@ enum rk_status rk_import_nccl_tests(struct rk_db *db, const char *path, const st
     }
     snprintf(machine.software.nccl, sizeof(machine.software.nccl), "%d", version->valueint);
     snprintf(tool, sizeof(tool), "nccl-tests %.40s", name);
-    enum rk_status status = read_config(&file, cJSON_GetObjectItemCaseSensitive(root, "config"), &machine, &gpus, error);
+    enum rk_status status =
+        read_config(&file, cJSON_GetObjectItemCaseSensitive(root, "config"), &machine, &gpus, error);
     if (status == RK_OK) {
         status = begin(db, &machine, tool, program->valuestring, file.ranks, options, &file.campaign, error);
     }
     free(gpus);
-    cJSON_ArrayForEach(result, results)
-    {
+    cJSON_ArrayForEach(result, results) {
         if (status == RK_OK) {
             status = import_result(&file, result, error);
         }
@@ -337,8 +325,7 @@ struct nvbandwidth_file {
 
 /* One entry of a matrix: a bandwidth in GB/s, or with latency tests nanoseconds, as a text or a number. */
 static enum rk_status import_entry(struct nvbandwidth_file *file, const char *test, bool latency, const cJSON *entry,
-                                   int64_t row_number, int64_t column_number, struct rk_error *error)
-{
+                                   int64_t row_number, int64_t column_number, struct rk_error *error) {
     struct rk_measurement_row row = rk_measurement_empty();
     struct rk_case_row bench_case = {.dim = {latency ? 0 : file->bytes, row_number, column_number},
                                      .group_size = 1,
@@ -371,8 +358,7 @@ static enum rk_status import_entry(struct nvbandwidth_file *file, const char *te
     return status;
 }
 
-static enum rk_status import_test(struct nvbandwidth_file *file, const cJSON *test, struct rk_error *error)
-{
+static enum rk_status import_test(struct nvbandwidth_file *file, const cJSON *test, struct rk_error *error) {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(test, "name");
     const cJSON *description = cJSON_GetObjectItemCaseSensitive(test, "bandwidth_description");
     const cJSON *matrix = cJSON_GetObjectItemCaseSensitive(test, "bandwidth_matrix");
@@ -387,8 +373,7 @@ static enum rk_status import_test(struct nvbandwidth_file *file, const cJSON *te
     cJSON_ArrayForEach(row, matrix) /* none: the test was waived or failed */
     {
         int64_t column_number = 0;
-        cJSON_ArrayForEach(entry, row)
-        {
+        cJSON_ArrayForEach(entry, row) {
             if (status == RK_OK) {
                 status = import_entry(file, name->valuestring, latency, entry, row_number, column_number++, error);
             }
@@ -400,8 +385,7 @@ static enum rk_status import_test(struct nvbandwidth_file *file, const cJSON *te
 
 /* "bufferSize" is in MiB, as the tool's option is. */
 static enum rk_status copy_bytes(const char *path, const cJSON *tool, const struct rk_import_options *options,
-                                 int64_t *bytes, struct rk_error *error)
-{
+                                 int64_t *bytes, struct rk_error *error) {
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(tool, "bufferSize");
     if (cJSON_IsNumber(size) && size->valuedouble >= 1 && size->valuedouble < 1e9) {
         *bytes = (int64_t)size->valuedouble << 20;
@@ -418,8 +402,7 @@ static enum rk_status copy_bytes(const char *path, const cJSON *tool, const stru
 }
 
 enum rk_status rk_import_nvbandwidth(struct rk_db *db, const char *path, const struct cJSON *root,
-                                     const struct rk_import_options *options, int64_t *rows, struct rk_error *error)
-{
+                                     const struct rk_import_options *options, int64_t *rows, struct rk_error *error) {
     struct nvbandwidth_file file = {.db = db, .path = path, .now_us = options->now_us};
     struct rk_machine_identity machine = unknown_machine();
     const cJSON *tool = cJSON_GetObjectItemCaseSensitive(root, "nvbandwidth");
@@ -447,8 +430,7 @@ enum rk_status rk_import_nvbandwidth(struct rk_db *db, const char *path, const s
     if (status == RK_OK) {
         status = begin(db, &machine, name, "nvbandwidth -j", 1, options, &file.campaign, error);
     }
-    cJSON_ArrayForEach(test, tests)
-    {
+    cJSON_ArrayForEach(test, tests) {
         if (status == RK_OK) {
             status = import_test(&file, test, error);
         }

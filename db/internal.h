@@ -26,8 +26,8 @@ struct rk_db {
     size_t kept_count;
 };
 
-/* Turns the connection's last failure, met while doing `action` ("storing a measurement"), into a status and a text with the
- * path and the remedy. Returns the status. */
+/* Turns the connection's last failure, met while doing `action` ("storing a measurement"), into a status and a text
+ * with the path and the remedy. Returns the status. */
 enum rk_status rk_db_fail(struct rk_db *db, const char *action, struct rk_error *error);
 /* The same before there is a struct rk_db: code is an SQLite result. */
 enum rk_status rk_sqlite_fail(const char *path, int code, const char *message, const char *action, int64_t waited_ms,
@@ -49,11 +49,12 @@ enum rk_status rk_db_integer(struct rk_db *db, const char *sql, const char *acti
 /* Ends a group of writes: commits when status is RK_OK, else rolls back. Returns the first failure. */
 enum rk_status rk_db_end(struct rk_db *db, enum rk_status status, struct rk_error *error);
 
-/* True for file systems on which shared memory works between processes (a statfs type). Unknown ones count as remote. */
+/* True for file systems on which shared memory works between processes (a statfs type). Unknown ones count as remote.
+ */
 bool rk_file_system_is_local(int64_t type);
 
-/* A statement being used. Values are bound and columns read from left to right, so that a list of columns is written down
- * once in the SQL and once in C, in the same order. */
+/* A statement being used. Values are bound and columns read from left to right, so that a list of columns is written
+ * down once in the SQL and once in C, in the same order. */
 struct rk_query {
     struct rk_db *db;
     sqlite3_stmt *statement;
@@ -77,7 +78,8 @@ void rk_bind_integer(struct rk_query *query, int64_t value);
 void rk_bind_known(struct rk_query *query, int64_t value);     /* a negative value is unknown: NULL */
 void rk_bind_reference(struct rk_query *query, int64_t value); /* 0 refers to nothing: NULL */
 void rk_bind_real(struct rk_query *query, double value);       /* NaN is unknown: NULL */
-void rk_bind_text(struct rk_query *query, const char *value);  /* copied by the statement's next step: must live till then */
+void rk_bind_text(struct rk_query *query,
+                  const char *value); /* copied by the statement's next step: must live till then */
 void rk_bind_blob(struct rk_query *query, const void *value, size_t length); /* NULL: NULL */
 
 /* Steps a statement that has no rows to its end. */
@@ -97,8 +99,9 @@ char *rk_read_text_copy(struct rk_query *query);
 /* The row id of the last insertion. */
 int64_t rk_db_last_id(const struct rk_db *db);
 
-/* Reads all rows that are left into one array of row_size each and closes the query, also on failure. read fills one zeroed
- * row from the first column on and returns false without memory. *rows is the caller's (free); NULL when *count is 0. */
+/* Reads all rows that are left into one array of row_size each and closes the query, also on failure. read fills one
+ * zeroed row from the first column on and returns false without memory. *rows is the caller's (free); NULL when *count
+ * is 0. */
 enum rk_status rk_query_list(struct rk_query *query, size_t row_size, bool (*read)(struct rk_query *query, void *row),
                              void **rows, size_t *count, struct rk_error *error);
 /* Opens sql, binds id as its first parameter and lists the rows. */

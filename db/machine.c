@@ -9,31 +9,27 @@
 #include <string.h>
 
 /* Identities are SHA-256 over lines "name=value". */
-static void add_text(struct rk_sha256 *hash, const char *name, const char *value)
-{
+static void add_text(struct rk_sha256 *hash, const char *name, const char *value) {
     rk_sha256_add(hash, name, strlen(name));
     rk_sha256_add(hash, "=", 1);
     rk_sha256_add(hash, value, strlen(value));
     rk_sha256_add(hash, "\n", 1);
 }
 
-static void add_integer(struct rk_sha256 *hash, const char *name, int64_t value)
-{
+static void add_integer(struct rk_sha256 *hash, const char *name, int64_t value) {
     char text[24];
     snprintf(text, sizeof(text), "%" PRId64, value);
     add_text(hash, name, text);
 }
 
-static void print_key(struct rk_sha256 *hash, char key[RK_MACHINE_KEY_SIZE])
-{
+static void print_key(struct rk_sha256 *hash, char key[RK_MACHINE_KEY_SIZE]) {
     char digits[RK_SHA256_HEX];
     rk_sha256_end_hex(hash, digits);
     memcpy(key, digits, RK_MACHINE_KEY_SIZE - 1);
     key[RK_MACHINE_KEY_SIZE - 1] = '\0';
 }
 
-static void hash_links(struct rk_sha256 *hash, const struct rk_machine_identity *machine)
-{
+static void hash_links(struct rk_sha256 *hash, const struct rk_machine_identity *machine) {
     add_integer(hash, "hosts", machine->topology.hosts);
     add_integer(hash, "devices per host", machine->topology.devices_per_host);
     for (size_t i = 0; i < machine->link_count; i++) {
@@ -45,8 +41,7 @@ static void hash_links(struct rk_sha256 *hash, const struct rk_machine_identity 
     }
 }
 
-static void hash_software(struct rk_sha256 *hash, const struct rk_software_row *software)
-{
+static void hash_software(struct rk_sha256 *hash, const struct rk_software_row *software) {
     add_text(hash, "reckon", software->reckon);
     add_text(hash, "compiler", software->compiler);
     add_text(hash, "driver", software->driver);
@@ -56,14 +51,12 @@ static void hash_software(struct rk_sha256 *hash, const struct rk_software_row *
     add_text(hash, "blas", software->blas);
 }
 
-static int64_t whole_watts(double watts)
-{
+static int64_t whole_watts(double watts) {
     return isfinite(watts) && fabs(watts) < 1e9 ? llround(watts) : -1;
 }
 
 void rk_machine_keys(const struct rk_machine_identity *machine, char machine_key[RK_MACHINE_KEY_SIZE],
-                     char fingerprint[RK_MACHINE_KEY_SIZE])
-{
+                     char fingerprint[RK_MACHINE_KEY_SIZE]) {
     const struct rk_host_row *host = &machine->host;
     struct rk_sha256 hash;
     rk_sha256_begin(&hash);
@@ -87,8 +80,7 @@ void rk_machine_keys(const struct rk_machine_identity *machine, char machine_key
 }
 
 /* Of everything in the row and its gpus: a host whose memory or kernel changed is another row. */
-static void host_fingerprint(const struct rk_machine_identity *machine, char key[RK_MACHINE_KEY_SIZE])
-{
+static void host_fingerprint(const struct rk_machine_identity *machine, char key[RK_MACHINE_KEY_SIZE]) {
     const struct rk_host_row *host = &machine->host;
     struct rk_sha256 hash;
     rk_sha256_begin(&hash);
@@ -117,8 +109,7 @@ static void host_fingerprint(const struct rk_machine_identity *machine, char key
 
 /* Finds the row of table with that fingerprint; 0 when there is none. */
 static enum rk_status find(struct rk_db *db, const char *sql, const char *fingerprint, int64_t *id,
-                           struct rk_error *error)
-{
+                           struct rk_error *error) {
     struct rk_query query;
     enum rk_status status = rk_query_open(db, sql, "looking for the machine", &query, error);
     if (status != RK_OK) {
@@ -135,11 +126,11 @@ static enum rk_status find(struct rk_db *db, const char *sql, const char *finger
 }
 
 static enum rk_status insert_gpus(struct rk_db *db, const struct rk_machine_identity *machine, int64_t host_id,
-                                  struct rk_error *error)
-{
-    static const char sql[] = "INSERT INTO gpu (host_id, ordinal, uuid, name, pci_address, compute_capability, partition,"
-                              " memory_bytes, multiprocessors, l2_bytes, numa_node, power_limit_watts, clock_maximum_hz)"
-                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+                                  struct rk_error *error) {
+    static const char sql[] =
+        "INSERT INTO gpu (host_id, ordinal, uuid, name, pci_address, compute_capability, partition,"
+        " memory_bytes, multiprocessors, l2_bytes, numa_node, power_limit_watts, clock_maximum_hz)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     enum rk_status status = RK_OK;
     for (size_t i = 0; status == RK_OK && i < machine->gpu_count; i++) {
         const struct rk_gpu_row *gpu = &machine->gpus[i];
@@ -168,8 +159,7 @@ static enum rk_status insert_gpus(struct rk_db *db, const struct rk_machine_iden
 }
 
 static enum rk_status store_host(struct rk_db *db, const struct rk_machine_identity *machine, int64_t *id,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     static const char sql[] = "INSERT INTO host (fingerprint, hostname, cpu_model, sockets, cores, threads, numa_nodes,"
                               " memory_bytes, kernel, operating_system) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     const struct rk_host_row *host = &machine->host;
@@ -201,8 +191,7 @@ static enum rk_status store_host(struct rk_db *db, const struct rk_machine_ident
 }
 
 static enum rk_status store_software(struct rk_db *db, const struct rk_software_row *software, int64_t *id,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     static const char sql[] = "INSERT INTO software (fingerprint, reckon, compiler, driver, cuda, nccl, cudnn, blas)"
                               " VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
     char key[RK_MACHINE_KEY_SIZE];
@@ -234,8 +223,7 @@ static enum rk_status store_software(struct rk_db *db, const struct rk_software_
 }
 
 static enum rk_status insert_links(struct rk_db *db, const struct rk_machine_identity *machine, int64_t topology_id,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     static const char sql[] = "INSERT INTO link (topology_id, source, destination, kind, lanes,"
                               " specification_bytes_per_second) VALUES (?, ?, ?, ?, ?, ?)";
     enum rk_status status = RK_OK;
@@ -259,8 +247,7 @@ static enum rk_status insert_links(struct rk_db *db, const struct rk_machine_ide
 }
 
 static enum rk_status store_topology(struct rk_db *db, const struct rk_machine_identity *machine, int64_t *id,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     static const char sql[] =
         "INSERT INTO topology (fingerprint, hosts, devices_per_host, summary) VALUES (?, ?, ?, ?)";
     char key[RK_MACHINE_KEY_SIZE];
@@ -289,8 +276,7 @@ static enum rk_status store_topology(struct rk_db *db, const struct rk_machine_i
 }
 
 enum rk_status rk_machine_store(struct rk_db *db, const struct rk_machine_identity *machine, struct rk_machine_ids *ids,
-                                struct rk_error *error)
-{
+                                struct rk_error *error) {
     struct rk_machine_ids found = {0, 0, 0};
     enum rk_status status = rk_db_begin(db, error);
     if (status != RK_OK) {
@@ -312,8 +298,7 @@ enum rk_status rk_machine_store(struct rk_db *db, const struct rk_machine_identi
 
 /* Opens a query for one row by id and steps to it. */
 static enum rk_status open_row(struct rk_db *db, const char *sql, const char *what, int64_t id, struct rk_query *query,
-                               struct rk_error *error)
-{
+                               struct rk_error *error) {
     enum rk_status status = rk_query_open(db, sql, "reading the machine", query, error);
     if (status != RK_OK) {
         return status;
@@ -322,10 +307,10 @@ static enum rk_status open_row(struct rk_db *db, const char *sql, const char *wh
     return rk_query_only(query, what, id, error);
 }
 
-enum rk_status rk_host_get(struct rk_db *db, int64_t id, struct rk_host_row *host, struct rk_error *error)
-{
-    static const char sql[] = "SELECT id, hostname, cpu_model, sockets, cores, threads, numa_nodes, memory_bytes, kernel,"
-                              " operating_system FROM host WHERE id = ?";
+enum rk_status rk_host_get(struct rk_db *db, int64_t id, struct rk_host_row *host, struct rk_error *error) {
+    static const char sql[] =
+        "SELECT id, hostname, cpu_model, sockets, cores, threads, numa_nodes, memory_bytes, kernel,"
+        " operating_system FROM host WHERE id = ?";
     struct rk_query query;
     enum rk_status status = open_row(db, sql, "host", id, &query, error);
     if (status != RK_OK) {
@@ -345,10 +330,8 @@ enum rk_status rk_host_get(struct rk_db *db, int64_t id, struct rk_host_row *hos
     return RK_OK;
 }
 
-enum rk_status rk_software_get(struct rk_db *db, int64_t id, struct rk_software_row *software, struct rk_error *error)
-{
-    static const char sql[] =
-        "SELECT id, reckon, compiler, driver, cuda, nccl, cudnn, blas FROM software WHERE id = ?";
+enum rk_status rk_software_get(struct rk_db *db, int64_t id, struct rk_software_row *software, struct rk_error *error) {
+    static const char sql[] = "SELECT id, reckon, compiler, driver, cuda, nccl, cudnn, blas FROM software WHERE id = ?";
     struct rk_query query;
     enum rk_status status = open_row(db, sql, "software", id, &query, error);
     if (status != RK_OK) {
@@ -364,8 +347,7 @@ enum rk_status rk_software_get(struct rk_db *db, int64_t id, struct rk_software_
     return RK_OK;
 }
 
-enum rk_status rk_topology_get(struct rk_db *db, int64_t id, struct rk_topology_row *topology, struct rk_error *error)
-{
+enum rk_status rk_topology_get(struct rk_db *db, int64_t id, struct rk_topology_row *topology, struct rk_error *error) {
     struct rk_query query;
     enum rk_status status = open_row(db, "SELECT id, hosts, devices_per_host, summary FROM topology WHERE id = ?",
                                      "topology", id, &query, error);
@@ -380,8 +362,7 @@ enum rk_status rk_topology_get(struct rk_db *db, int64_t id, struct rk_topology_
     return RK_OK;
 }
 
-static bool read_gpu(struct rk_query *query, void *row)
-{
+static bool read_gpu(struct rk_query *query, void *row) {
     struct rk_gpu_row *gpu = row;
     gpu->id = rk_read_integer(query);
     gpu->host_id = rk_read_integer(query);
@@ -401,8 +382,7 @@ static bool read_gpu(struct rk_query *query, void *row)
 }
 
 enum rk_status rk_gpu_list(struct rk_db *db, int64_t host_id, struct rk_gpu_row **gpus, size_t *count,
-                           struct rk_error *error)
-{
+                           struct rk_error *error) {
     static const char sql[] = "SELECT id, host_id, ordinal, uuid, name, pci_address, compute_capability, partition,"
                               " memory_bytes, multiprocessors, l2_bytes, numa_node, power_limit_watts, clock_maximum_hz"
                               " FROM gpu WHERE host_id = ? ORDER BY ordinal";

@@ -1,5 +1,5 @@
-/* Who a machine is: the rows of host, gpu, software, topology and link, and the two keys that tell whether figures of one
- * machine hold for another. */
+/* Who a machine is: the rows of host, gpu, software, topology and link, and the two keys that tell whether figures of
+ * one machine hold for another. */
 #ifndef RK_DB_MACHINE_H
 #define RK_DB_MACHINE_H
 
@@ -18,12 +18,12 @@ struct rk_host_row {
 
 struct rk_gpu_row {
     int64_t id, host_id;
-    int64_t ordinal;              /* CUDA's, mapped by UUID */
+    int64_t ordinal; /* CUDA's, mapped by UUID */
     char uuid[64];
     char name[128];
     char pci_address[32];
-    char compute_capability[16];  /* "9.0" */
-    char partition[64];           /* MIG profile, or empty */
+    char compute_capability[16]; /* "9.0" */
+    char partition[64];          /* MIG profile, or empty */
     int64_t memory_bytes, multiprocessors, l2_bytes, numa_node;
     double power_limit_watts, clock_maximum_hz;
 };
@@ -37,7 +37,7 @@ struct rk_software_row {
 struct rk_topology_row {
     int64_t id;
     int64_t hosts, devices_per_host;
-    char summary[256];            /* "1 host, 8 GPUs, NVLink all to all, 4 rails" */
+    char summary[256]; /* "1 host, 8 GPUs, NVLink all to all, 4 rails" */
 };
 
 struct rk_link_row {

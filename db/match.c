@@ -10,14 +10,15 @@
 
 /* What there is on one step of the ladder, forced and unforced apart. */
 struct rung {
-    int64_t newest[2];    /* campaign, [0] of a fit machine, [1] forced */
+    int64_t newest[2]; /* campaign, [0] of a fit machine, [1] forced */
     int64_t campaigns[2];
 };
 
 enum { RUNG_CAMPAIGN, RUNG_FINGERPRINT, RUNG_MACHINE, RUNG_ANY, RUNG_COUNT };
 
 /* A campaign counts when Reckon measured something in it; an interrupted one counts with what it has. */
-#define USABLE " k.origin = 'measured' AND EXISTS (SELECT 1 FROM measurement m WHERE m.campaign_id = k.id AND m.status = 'ok')"
+#define USABLE                                                                                                         \
+    " k.origin = 'measured' AND EXISTS (SELECT 1 FROM measurement m WHERE m.campaign_id = k.id AND m.status = 'ok')"
 #define COUNT_SQL "SELECT k.forced_unfit, count(*), max(k.id) FROM campaign k WHERE"
 #define ROWS_SQL                                                                                                       \
     "SELECT " RK_CASE_COLUMNS ", m.id, m.campaign_id, m.process, m.held_out, m.median_seconds, m.low_seconds,"         \
@@ -38,8 +39,7 @@ static const char *const rows_sql[RUNG_COUNT] = {
     ROWS_SQL " k.origin = 'measured' AND k.machine_key = ? AND k.backend = ?" ROWS_ORDER,
     ROWS_SQL " k.id = ?" ROWS_ORDER};
 
-static void bind_rung(struct rk_query *query, const struct rk_match_request *request, int rung)
-{
+static void bind_rung(struct rk_query *query, const struct rk_match_request *request, int rung) {
     if (rung == RUNG_CAMPAIGN) {
         rk_bind_integer(query, request->campaign_id);
     } else if (rung == RUNG_FINGERPRINT) {
@@ -53,8 +53,7 @@ static void bind_rung(struct rk_query *query, const struct rk_match_request *req
 }
 
 static enum rk_status look(struct rk_db *db, const struct rk_match_request *request, int rung, struct rung *found,
-                           struct rk_error *error)
-{
+                           struct rk_error *error) {
     struct rk_query query;
     bool more = false;
     *found = (struct rung){{0, 0}, {0, 0}};
@@ -72,8 +71,7 @@ static enum rk_status look(struct rk_db *db, const struct rk_match_request *requ
     return status;
 }
 
-static void read_row(struct rk_query *query, struct rk_matched_row *row)
-{
+static void read_row(struct rk_query *query, struct rk_matched_row *row) {
     rk_read_case(query, &row->bench_case);
     row->measurement_id = rk_read_integer(query);
     row->campaign_id = rk_read_integer(query);
@@ -88,8 +86,7 @@ static void read_row(struct rk_query *query, struct rk_matched_row *row)
 
 /* The rows come by case, newest campaign first; the older campaigns of a case are passed over. */
 static enum rk_status read_rows(struct rk_db *db, const struct rk_match_request *request, int rung,
-                                struct rk_match *match, struct rk_error *error)
-{
+                                struct rk_match *match, struct rk_error *error) {
     struct rk_query query;
     struct rk_rows found = {0};
     bool more = false;
@@ -129,8 +126,7 @@ static enum rk_status read_rows(struct rk_db *db, const struct rk_match_request 
 }
 
 static enum rk_status describe_other_software(struct rk_db *db, struct rk_match *match, struct rk_text *text,
-                                              struct rk_error *error)
-{
+                                              struct rk_error *error) {
     struct rk_campaign_row campaign;
     struct rk_software_row software;
     enum rk_status status = rk_campaign_get(db, match->campaign_id, &campaign, error);
@@ -138,25 +134,23 @@ static enum rk_status describe_other_software(struct rk_db *db, struct rk_match 
         status = rk_software_get(db, campaign.software_id, &software, error);
     }
     if (status == RK_OK) {
-        rk_text_format(text,
-                       "calibration %" PRId64 " was measured on this hardware with other software (reckon %s, driver %s,"
-                       " CUDA %s, NCCL %s, BLAS %s): intervals are widened; run `reckon calibrate` for figures of now. ",
-                       match->campaign_id, software.reckon, software.driver, software.cuda, software.nccl,
-                       software.blas);
+        rk_text_format(
+            text,
+            "calibration %" PRId64 " was measured on this hardware with other software (reckon %s, driver %s,"
+            " CUDA %s, NCCL %s, BLAS %s): intervals are widened; run `reckon calibrate` for figures of now. ",
+            match->campaign_id, software.reckon, software.driver, software.cuda, software.nccl, software.blas);
     }
     return status;
 }
 
 static enum rk_status warn(struct rk_db *db, const struct rk_match_request *request, struct rk_match *match,
-                           struct rk_error *error)
-{
+                           struct rk_error *error) {
     struct rk_text text = {0};
     enum rk_status status = RK_OK;
     if (match->level == RK_MATCH_OTHER_SOFTWARE) {
         status = describe_other_software(db, match, &text, error);
     } else if (match->level == RK_MATCH_TRANSFERRED) {
-        rk_text_format(&text,
-                       "calibration %" PRId64 " was measured on other hardware%s: every figure is transferred. ",
+        rk_text_format(&text, "calibration %" PRId64 " was measured on other hardware%s: every figure is transferred. ",
                        match->campaign_id, request->campaign_id != 0 ? " than this machine" : "");
     }
     if (match->forced_unfit) {
@@ -171,9 +165,8 @@ static enum rk_status warn(struct rk_db *db, const struct rk_match_request *requ
 }
 
 /* The campaign that was asked for by number: its level says how near its machine is. */
-static enum rk_status level_of_campaign(struct rk_db *db, const struct rk_match_request *request, struct rk_match *match,
-                                        struct rk_error *error)
-{
+static enum rk_status level_of_campaign(struct rk_db *db, const struct rk_match_request *request,
+                                        struct rk_match *match, struct rk_error *error) {
     struct rk_campaign_row campaign;
     enum rk_status status = rk_campaign_get(db, request->campaign_id, &campaign, error);
     if (status != RK_OK) {
@@ -186,11 +179,11 @@ static enum rk_status level_of_campaign(struct rk_db *db, const struct rk_match_
 }
 
 static enum rk_status refuse(struct rk_db *db, const struct rk_match_request *request, const struct rung *any,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     if (request->campaign_id != 0) {
-        return rk_fail(error, RK_UNCALIBRATED, "%s: campaign %" PRId64 " holds no sound measurement; `reckon db list` shows others",
-                       db->path, request->campaign_id);
+        return rk_fail(error, RK_UNCALIBRATED,
+                       "%s: campaign %" PRId64 " holds no sound measurement; `reckon db list` shows others", db->path,
+                       request->campaign_id);
     }
     int64_t others = any->campaigns[0] + any->campaigns[1];
     if (others > 0) {
@@ -204,8 +197,7 @@ static enum rk_status refuse(struct rk_db *db, const struct rk_match_request *re
 }
 
 enum rk_status rk_match_find(struct rk_db *db, const struct rk_match_request *request, struct rk_match *match,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     static const enum rk_match_level levels[RUNG_COUNT] = {RK_MATCH_SAME, RK_MATCH_SAME, RK_MATCH_OTHER_SOFTWARE,
                                                            RK_MATCH_TRANSFERRED};
     int first = request->campaign_id != 0 ? RUNG_CAMPAIGN : RUNG_FINGERPRINT;
@@ -242,8 +234,7 @@ enum rk_status rk_match_find(struct rk_db *db, const struct rk_match_request *re
     return status;
 }
 
-void rk_match_free(struct rk_match *match)
-{
+void rk_match_free(struct rk_match *match) {
     free(match->rows);
     *match = (struct rk_match){0};
 }

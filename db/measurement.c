@@ -10,8 +10,7 @@
 #include <string.h>
 
 void rk_case_from_shape(const struct rk_op_shape *shape, const struct rk_cost_place *place, const char *operands,
-                        const char *mode, struct rk_case_row *row)
-{
+                        const char *mode, struct rk_case_row *row) {
     *row = (struct rk_case_row){.flags = shape->flags,
                                 .group_size = place->group_size,
                                 .crosses_hosts = place->crosses_hosts,
@@ -25,8 +24,7 @@ void rk_case_from_shape(const struct rk_op_shape *shape, const struct rk_cost_pl
     memcpy(row->dim, shape->dim, sizeof(row->dim));
 }
 
-static bool find_type(const char *name, enum rk_data_type *type)
-{
+static bool find_type(const char *name, enum rk_data_type *type) {
     for (int i = 0; i < RK_DATA_TYPE_COUNT; i++) {
         if (strcmp(rk_data_type_name((enum rk_data_type)i), name) == 0) {
             *type = (enum rk_data_type)i;
@@ -36,8 +34,7 @@ static bool find_type(const char *name, enum rk_data_type *type)
     return false;
 }
 
-static bool find_group(const char *name, enum rk_group_kind *group)
-{
+static bool find_group(const char *name, enum rk_group_kind *group) {
     for (int i = 0; i < RK_GROUP_COUNT; i++) {
         if (strcmp(rk_group_name((enum rk_group_kind)i), name) == 0) {
             *group = (enum rk_group_kind)i;
@@ -47,8 +44,7 @@ static bool find_group(const char *name, enum rk_group_kind *group)
     return false;
 }
 
-bool rk_case_to_shape(const struct rk_case_row *row, struct rk_op_shape *shape, struct rk_cost_place *place)
-{
+bool rk_case_to_shape(const struct rk_case_row *row, struct rk_op_shape *shape, struct rk_cost_place *place) {
     struct rk_op_shape found = {.kind = rk_op_from_name(row->op), .flags = (uint32_t)row->flags};
     if (found.kind == RK_OP_KIND_COUNT || row->flags < 0 || row->flags > UINT32_MAX || row->group_size > INT32_MAX ||
         row->concurrent_ranks > INT32_MAX || !find_type(row->type, &found.type) ||
@@ -64,8 +60,7 @@ bool rk_case_to_shape(const struct rk_case_row *row, struct rk_op_shape *shape, 
     return true;
 }
 
-static void bind_case(struct rk_query *query, const struct rk_case_row *row)
-{
+static void bind_case(struct rk_query *query, const struct rk_case_row *row) {
     rk_bind_text(query, row->op);
     rk_bind_text(query, row->type);
     rk_bind_integer(query, row->flags);
@@ -82,8 +77,7 @@ static void bind_case(struct rk_query *query, const struct rk_case_row *row)
     rk_bind_text(query, row->partner);
 }
 
-void rk_read_case(struct rk_query *query, struct rk_case_row *row)
-{
+void rk_read_case(struct rk_query *query, struct rk_case_row *row) {
     row->id = rk_read_integer(query);
     rk_read_text(query, row->op, sizeof(row->op));
     rk_read_text(query, row->type, sizeof(row->type));
@@ -101,8 +95,7 @@ void rk_read_case(struct rk_query *query, struct rk_case_row *row)
     rk_read_text(query, row->partner, sizeof(row->partner));
 }
 
-static enum rk_status find_case(struct rk_db *db, const struct rk_case_row *row, int64_t *id, struct rk_error *error)
-{
+static enum rk_status find_case(struct rk_db *db, const struct rk_case_row *row, int64_t *id, struct rk_error *error) {
     static const char sql[] =
         "SELECT id FROM bench_case WHERE op = ? AND type = ? AND flags = ? AND dim0 = ? AND dim1 = ? AND dim2 = ? AND"
         " dim3 = ? AND dim4 = ? AND dim5 = ? AND dim6 = ? AND dim7 = ? AND group_kind = ? AND group_size = ? AND"
@@ -122,8 +115,7 @@ static enum rk_status find_case(struct rk_db *db, const struct rk_case_row *row,
     return status;
 }
 
-enum rk_status rk_case_store(struct rk_db *db, const struct rk_case_row *row, int64_t *id, struct rk_error *error)
-{
+enum rk_status rk_case_store(struct rk_db *db, const struct rk_case_row *row, int64_t *id, struct rk_error *error) {
     static const char sql[] = "INSERT INTO bench_case (op, type, flags, dim0, dim1, dim2, dim3, dim4, dim5, dim6, dim7,"
                               " group_kind, group_size, crosses_hosts, concurrent_ranks, row_share, operands, mode,"
                               " partner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -150,8 +142,7 @@ enum rk_status rk_case_store(struct rk_db *db, const struct rk_case_row *row, in
     return status;
 }
 
-struct rk_measurement_row rk_measurement_empty(void)
-{
+struct rk_measurement_row rk_measurement_empty(void) {
     return (struct rk_measurement_row){.status = "ok",
                                        .stop_reason = "interval",
                                        .batch = 1,
@@ -172,8 +163,7 @@ struct rk_measurement_row rk_measurement_empty(void)
 }
 
 static enum rk_status insert_measurement(struct rk_db *db, const struct rk_measurement_row *row, int64_t *id,
-                                         struct rk_error *error)
-{
+                                         struct rk_error *error) {
     static const char sql[] =
         "INSERT INTO measurement (campaign_id, bench_case_id, process, status, message, stop_reason, held_out,"
         " started_us, median_seconds, low_seconds, high_seconds, minimum_seconds, maximum_seconds, batch, flops, bytes,"
@@ -218,8 +208,7 @@ static enum rk_status insert_measurement(struct rk_db *db, const struct rk_measu
     return status;
 }
 
-void rk_pack_seconds(const double *values, size_t count, unsigned char *bytes)
-{
+void rk_pack_seconds(const double *values, size_t count, unsigned char *bytes) {
     for (size_t i = 0; i < count; i++) {
         uint64_t bits;
         memcpy(&bits, &values[i], sizeof(bits));
@@ -229,8 +218,7 @@ void rk_pack_seconds(const double *values, size_t count, unsigned char *bytes)
     }
 }
 
-void rk_unpack_seconds(const unsigned char *bytes, size_t count, double *values)
-{
+void rk_unpack_seconds(const unsigned char *bytes, size_t count, double *values) {
     for (size_t i = 0; i < count; i++) {
         uint64_t bits = 0;
         for (unsigned int byte = 0; byte < 8; byte++) {
@@ -241,8 +229,7 @@ void rk_unpack_seconds(const unsigned char *bytes, size_t count, double *values)
 }
 
 enum rk_status rk_sample_store(struct rk_db *db, int64_t measurement_id, const double *samples, const bool *throttled,
-                               size_t count, struct rk_error *error)
-{
+                               size_t count, struct rk_error *error) {
     struct rk_query query;
     size_t flag_bytes = (count + 7) / 8;
     unsigned char *packed = malloc(8 * count + flag_bytes);
@@ -271,12 +258,12 @@ enum rk_status rk_sample_store(struct rk_db *db, int64_t measurement_id, const d
 }
 
 enum rk_status rk_measurement_store(struct rk_db *db, const struct rk_measurement_row *row, const double *samples,
-                                    const bool *throttled, size_t sample_count, int64_t *id, struct rk_error *error)
-{
+                                    const bool *throttled, size_t sample_count, int64_t *id, struct rk_error *error) {
     for (size_t i = 0; i < sample_count; i++) {
         if (!isfinite(samples[i]) || samples[i] < 0) {
-            return rk_fail(error, RK_USAGE, "%s: sample %zu of a measurement is %g s; times are finite and not negative",
-                           db->path, i, samples[i]);
+            return rk_fail(error, RK_USAGE,
+                           "%s: sample %zu of a measurement is %g s; times are finite and not negative", db->path, i,
+                           samples[i]);
         }
     }
     int64_t inserted = 0;
@@ -296,8 +283,7 @@ enum rk_status rk_measurement_store(struct rk_db *db, const struct rk_measuremen
 }
 
 static enum rk_status unpack_row(struct rk_db *db, int64_t measurement_id, struct rk_query *query, double **samples,
-                                 bool **throttled, size_t *count, struct rk_error *error)
-{
+                                 bool **throttled, size_t *count, struct rk_error *error) {
     size_t number = (size_t)sqlite3_column_int64(query->statement, 0);
     const unsigned char *seconds = sqlite3_column_blob(query->statement, 1);
     const unsigned char *flags = sqlite3_column_blob(query->statement, 2);
@@ -324,8 +310,7 @@ static enum rk_status unpack_row(struct rk_db *db, int64_t measurement_id, struc
 }
 
 enum rk_status rk_sample_get(struct rk_db *db, int64_t measurement_id, double **samples, bool **throttled,
-                             size_t *count, struct rk_error *error)
-{
+                             size_t *count, struct rk_error *error) {
     struct rk_query query;
     bool found = false;
     enum rk_status status = rk_query_open(db, "SELECT count, seconds, throttled FROM sample WHERE measurement_id = ?",
@@ -346,15 +331,13 @@ enum rk_status rk_sample_get(struct rk_db *db, int64_t measurement_id, double **
     return status;
 }
 
-static bool read_id(struct rk_query *query, void *row)
-{
+static bool read_id(struct rk_query *query, void *row) {
     *(int64_t *)row = rk_read_integer(query);
     return true;
 }
 
 enum rk_status rk_campaign_done_cases(struct rk_db *db, int64_t campaign_id, int64_t process, int64_t **ids,
-                                      size_t *count, struct rk_error *error)
-{
+                                      size_t *count, struct rk_error *error) {
     struct rk_query query;
     void *found = NULL;
     enum rk_status status = rk_query_open(db,
@@ -373,8 +356,7 @@ enum rk_status rk_campaign_done_cases(struct rk_db *db, int64_t campaign_id, int
     return status;
 }
 
-static void read_measurement(struct rk_query *query, struct rk_measurement_row *row)
-{
+static void read_measurement(struct rk_query *query, struct rk_measurement_row *row) {
     row->id = rk_read_integer(query);
     row->campaign_id = rk_read_integer(query);
     row->case_id = rk_read_integer(query);
@@ -404,8 +386,7 @@ static void read_measurement(struct rk_query *query, struct rk_measurement_row *
     row->sample_count = rk_read_integer(query);
 }
 
-static bool read_measured_case(struct rk_query *query, void *row)
-{
+static bool read_measured_case(struct rk_query *query, void *row) {
     struct rk_measured_case *measured = row;
     rk_read_case(query, &measured->bench_case);
     read_measurement(query, &measured->measurement);
@@ -413,8 +394,7 @@ static bool read_measured_case(struct rk_query *query, void *row)
 }
 
 enum rk_status rk_measurement_list(struct rk_db *db, int64_t campaign_id, struct rk_measured_case **rows, size_t *count,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     static const char sql[] =
         "SELECT " RK_CASE_COLUMNS ", m.id, m.campaign_id, m.bench_case_id, m.process, m.status, m.message,"
         " m.stop_reason, m.held_out, m.started_us, m.median_seconds, m.low_seconds, m.high_seconds, m.minimum_seconds,"

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static enum rk_status sync_file(const char *path, int flags, struct rk_error *error)
-{
+static enum rk_status sync_file(const char *path, int flags, struct rk_error *error) {
     int file = open(path, flags | O_CLOEXEC);
     if (file < 0) {
         return rk_fail(error, RK_ERROR, "%s: cannot be opened: %s", path, strerror(errno));
@@ -27,8 +26,7 @@ static enum rk_status sync_file(const char *path, int flags, struct rk_error *er
 
 /* A second connection copies the file as committed while db holds the write lock, so the copy and the file that the
  * migration changes are the same. */
-static enum rk_status vacuum_into(struct rk_db *db, const char *copy, struct rk_error *error)
-{
+static enum rk_status vacuum_into(struct rk_db *db, const char *copy, struct rk_error *error) {
     sqlite3 *reader = NULL;
     sqlite3_stmt *statement = NULL;
     int code = sqlite3_open_v2(db->path, &reader, SQLITE_OPEN_READONLY, NULL);
@@ -52,8 +50,7 @@ static enum rk_status vacuum_into(struct rk_db *db, const char *copy, struct rk_
     return status;
 }
 
-static enum rk_status back_up(struct rk_db *db, int64_t version, struct rk_text *backup, struct rk_error *error)
-{
+static enum rk_status back_up(struct rk_db *db, int64_t version, struct rk_text *backup, struct rk_error *error) {
     struct rk_text partial = {0};
     struct rk_text folder = {0};
     rk_text_format(backup, "%s.v%" PRId64 ".backup", db->path, version);
@@ -71,8 +68,8 @@ static enum rk_status back_up(struct rk_db *db, int64_t version, struct rk_text 
         status = sync_file(partial.data, O_RDWR, error);
     }
     if (status == RK_OK && rename(partial.data, backup->data) != 0) {
-        status = rk_fail(error, RK_ERROR, "%s: cannot be renamed to %s: %s", partial.data, backup->data,
-                         strerror(errno));
+        status =
+            rk_fail(error, RK_ERROR, "%s: cannot be renamed to %s: %s", partial.data, backup->data, strerror(errno));
     }
     if (status != RK_OK) {
         unlink(partial.data);
@@ -85,8 +82,7 @@ free_texts:
     return status;
 }
 
-static enum rk_status protect(struct rk_db *db, const char *table, const char *action, struct rk_error *error)
-{
+static enum rk_status protect(struct rk_db *db, const char *table, const char *action, struct rk_error *error) {
     static const char *const events[] = {"UPDATE", "DELETE"};
     enum rk_status status = RK_OK;
     for (size_t i = 0; status == RK_OK && i < 2; i++) {
@@ -102,8 +98,7 @@ static enum rk_status protect(struct rk_db *db, const char *table, const char *a
     return status;
 }
 
-static enum rk_status apply(struct rk_db *db, const struct rk_db_migration *migration, struct rk_error *error)
-{
+static enum rk_status apply(struct rk_db *db, const struct rk_db_migration *migration, struct rk_error *error) {
     static const char action[] = "bringing its schema up to date";
     enum rk_status status = RK_OK;
     for (const char *const *statement = migration->statements; status == RK_OK && *statement != NULL; statement++) {
@@ -115,8 +110,7 @@ static enum rk_status apply(struct rk_db *db, const struct rk_db_migration *migr
     return status;
 }
 
-static enum rk_status apply_all(struct rk_db *db, int64_t from, int64_t to, struct rk_error *error)
-{
+static enum rk_status apply_all(struct rk_db *db, int64_t from, int64_t to, struct rk_error *error) {
     enum rk_status status = RK_OK;
     for (int64_t version = from; status == RK_OK && version < to; version++) {
         status = apply(db, &rk_db_migrations[version], error);
@@ -130,8 +124,7 @@ static enum rk_status apply_all(struct rk_db *db, int64_t from, int64_t to, stru
     return status;
 }
 
-enum rk_status rk_db_migrate(struct rk_db *db, int64_t limit, const struct rk_log *log, struct rk_error *error)
-{
+enum rk_status rk_db_migrate(struct rk_db *db, int64_t limit, const struct rk_log *log, struct rk_error *error) {
     int64_t to = limit == 0 ? rk_db_migration_count : limit;
     int64_t from = 0;
     struct rk_text backup = {0};
@@ -160,8 +153,9 @@ enum rk_status rk_db_migrate(struct rk_db *db, int64_t limit, const struct rk_lo
     } else {
         db->version = to;
         if (from > 0) {
-            rk_log_write(log, RK_LOG_INFO, "%s: brought from version %" PRId64 " to %" PRId64 "; the old file is kept as %s",
-                         db->path, from, to, backup.data);
+            rk_log_write(log, RK_LOG_INFO,
+                         "%s: brought from version %" PRId64 " to %" PRId64 "; the old file is kept as %s", db->path,
+                         from, to, backup.data);
         }
     }
     rk_text_free(&backup);

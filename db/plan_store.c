@@ -7,10 +7,10 @@
 #include <string.h>
 
 static enum rk_status insert_plan(struct rk_db *db, const struct rk_plan_row *row, const char *document, int64_t *id,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     static const char sql[] =
-        "INSERT INTO plan (uuid, created_us, campaign_id, reckon, git_revision, model, hardware, ranks, sequence_tokens,"
+        "INSERT INTO plan (uuid, created_us, campaign_id, reckon, git_revision, model, hardware, ranks, "
+        "sequence_tokens,"
         " global_batch_tokens, considered, refused, predicted_seconds, predicted_low_seconds, predicted_high_seconds,"
         " predicted_tokens_per_second, predicted_peak_bytes, document)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -54,8 +54,7 @@ static enum rk_status insert_plan(struct rk_db *db, const struct rk_plan_row *ro
 }
 
 static enum rk_status insert_candidate(struct rk_db *db, int64_t plan_id, const struct rk_candidate_row *row,
-                                       struct rk_error *error)
-{
+                                       struct rk_error *error) {
     static const char sql[] = "INSERT INTO candidate (plan_id, ordinal, label, settings, verdict, reason, need, have,"
                               " unit, remedy, simulated, seconds, low_seconds, high_seconds, peak_bytes)"
                               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -85,8 +84,7 @@ static enum rk_status insert_candidate(struct rk_db *db, int64_t plan_id, const 
 }
 
 static enum rk_status insert_term(struct rk_db *db, int64_t plan_id, const struct rk_term_row *row,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     static const char sql[] = "INSERT INTO term_source (plan_id, ordinal, term, family, phase, count, seconds,"
                               " relative_uncertainty, origin, source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     struct rk_query query;
@@ -109,8 +107,7 @@ static enum rk_status insert_term(struct rk_db *db, int64_t plan_id, const struc
     return status;
 }
 
-static enum rk_status check_json(const char *what, const char *text, struct rk_error *error)
-{
+static enum rk_status check_json(const char *what, const char *text, struct rk_error *error) {
     cJSON *root = NULL;
     enum rk_status status = rk_json_parse(what, text, strlen(text), &root, error);
     cJSON_Delete(root);
@@ -118,8 +115,7 @@ static enum rk_status check_json(const char *what, const char *text, struct rk_e
 }
 
 static enum rk_status check_candidates(struct rk_db *db, const struct rk_candidate_row *candidates, size_t count,
-                                       struct rk_error *error)
-{
+                                       struct rk_error *error) {
     size_t chosen = 0;
     for (size_t i = 0; i < count; i++) {
         chosen += strcmp(candidates[i].verdict, "chosen") == 0 ? 1 : 0;
@@ -132,8 +128,7 @@ static enum rk_status check_candidates(struct rk_db *db, const struct rk_candida
 
 enum rk_status rk_plan_store(struct rk_db *db, const struct rk_plan_row *row, const char *document,
                              const struct rk_candidate_row *candidates, size_t candidate_count,
-                             const struct rk_term_row *terms, size_t term_count, int64_t *id, struct rk_error *error)
-{
+                             const struct rk_term_row *terms, size_t term_count, int64_t *id, struct rk_error *error) {
     int64_t inserted = 0;
     enum rk_status status = check_json("plan.json", document, error);
     if (status == RK_OK) {
@@ -159,8 +154,7 @@ enum rk_status rk_plan_store(struct rk_db *db, const struct rk_plan_row *row, co
     return status;
 }
 
-enum rk_status rk_plan_find(struct rk_db *db, const char *document, int64_t *id, struct rk_error *error)
-{
+enum rk_status rk_plan_find(struct rk_db *db, const char *document, int64_t *id, struct rk_error *error) {
     struct rk_query query;
     bool found = false;
     enum rk_status status = rk_query_open(db, "SELECT id FROM plan WHERE document = ? ORDER BY id DESC LIMIT 1",
@@ -178,8 +172,7 @@ enum rk_status rk_plan_find(struct rk_db *db, const char *document, int64_t *id,
 }
 
 enum rk_status rk_plan_find_or_store(struct rk_db *db, const struct rk_plan_row *row, const char *document, int64_t *id,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     int64_t found = 0;
     enum rk_status status = rk_plan_find(db, document, &found, error);
     if (status == RK_OK && found != 0) {
@@ -190,12 +183,11 @@ enum rk_status rk_plan_find_or_store(struct rk_db *db, const struct rk_plan_row 
 }
 
 #define PLAN_COLUMNS                                                                                                   \
-    "id, uuid, created_us, campaign_id, reckon, git_revision, model, hardware, ranks, sequence_tokens,"               \
-    " global_batch_tokens, considered, refused, predicted_seconds, predicted_low_seconds, predicted_high_seconds,"    \
+    "id, uuid, created_us, campaign_id, reckon, git_revision, model, hardware, ranks, sequence_tokens,"                \
+    " global_batch_tokens, considered, refused, predicted_seconds, predicted_low_seconds, predicted_high_seconds,"     \
     " predicted_tokens_per_second, predicted_peak_bytes"
 
-static bool read_plan(struct rk_query *query, void *place)
-{
+static bool read_plan(struct rk_query *query, void *place) {
     struct rk_plan_row *row = place;
     row->id = rk_read_integer(query);
     rk_read_text(query, row->uuid, sizeof(row->uuid));
@@ -218,8 +210,7 @@ static bool read_plan(struct rk_query *query, void *place)
     return true;
 }
 
-enum rk_status rk_plan_get(struct rk_db *db, int64_t id, struct rk_plan_row *row, struct rk_error *error)
-{
+enum rk_status rk_plan_get(struct rk_db *db, int64_t id, struct rk_plan_row *row, struct rk_error *error) {
     struct rk_query query;
     enum rk_status status =
         rk_query_open(db, "SELECT " PLAN_COLUMNS " FROM plan WHERE id = ?", "reading a plan", &query, error);
@@ -235,8 +226,7 @@ enum rk_status rk_plan_get(struct rk_db *db, int64_t id, struct rk_plan_row *row
     return status;
 }
 
-enum rk_status rk_plan_document(struct rk_db *db, int64_t id, char **document, struct rk_error *error)
-{
+enum rk_status rk_plan_document(struct rk_db *db, int64_t id, char **document, struct rk_error *error) {
     struct rk_query query;
     enum rk_status status =
         rk_query_open(db, "SELECT document FROM plan WHERE id = ?", "reading a plan's text", &query, error);
@@ -257,8 +247,7 @@ enum rk_status rk_plan_document(struct rk_db *db, int64_t id, char **document, s
     return RK_OK;
 }
 
-enum rk_status rk_plan_list(struct rk_db *db, struct rk_plan_row **rows, size_t *count, struct rk_error *error)
-{
+enum rk_status rk_plan_list(struct rk_db *db, struct rk_plan_row **rows, size_t *count, struct rk_error *error) {
     struct rk_query query;
     void *found = NULL;
     enum rk_status status = rk_query_open(db, "SELECT " PLAN_COLUMNS " FROM plan ORDER BY created_us DESC, id DESC",
@@ -272,8 +261,7 @@ enum rk_status rk_plan_list(struct rk_db *db, struct rk_plan_row **rows, size_t 
     return status;
 }
 
-static bool read_candidate(struct rk_query *query, void *place)
-{
+static bool read_candidate(struct rk_query *query, void *place) {
     struct rk_candidate_row *row = place;
     row->ordinal = rk_read_integer(query);
     rk_read_text(query, row->label, sizeof(row->label));
@@ -293,22 +281,20 @@ static bool read_candidate(struct rk_query *query, void *place)
 }
 
 enum rk_status rk_candidate_list(struct rk_db *db, int64_t plan_id, struct rk_candidate_row **rows, size_t *count,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     static const char sql[] = "SELECT ordinal, label, settings, verdict, reason, need, have, unit, remedy, simulated,"
                               " seconds, low_seconds, high_seconds, peak_bytes FROM candidate WHERE plan_id = ?"
                               " ORDER BY ordinal";
     void *found = NULL;
-    enum rk_status status = rk_query_children(db, sql, "listing candidates", plan_id, sizeof(**rows), read_candidate,
-                                              &found, count, error);
+    enum rk_status status =
+        rk_query_children(db, sql, "listing candidates", plan_id, sizeof(**rows), read_candidate, &found, count, error);
     if (status == RK_OK) {
         *rows = found;
     }
     return status;
 }
 
-static bool read_term(struct rk_query *query, void *place)
-{
+static bool read_term(struct rk_query *query, void *place) {
     struct rk_term_row *row = place;
     char origin[32];
     row->ordinal = rk_read_integer(query);
@@ -325,10 +311,10 @@ static bool read_term(struct rk_query *query, void *place)
 }
 
 enum rk_status rk_term_list(struct rk_db *db, int64_t plan_id, struct rk_term_row **rows, size_t *count,
-                            struct rk_error *error)
-{
-    static const char sql[] = "SELECT ordinal, term, family, phase, count, seconds, relative_uncertainty, origin, source"
-                              " FROM term_source WHERE plan_id = ? ORDER BY ordinal";
+                            struct rk_error *error) {
+    static const char sql[] =
+        "SELECT ordinal, term, family, phase, count, seconds, relative_uncertainty, origin, source"
+        " FROM term_source WHERE plan_id = ? ORDER BY ordinal";
     void *found = NULL;
     enum rk_status status =
         rk_query_children(db, sql, "listing terms", plan_id, sizeof(**rows), read_term, &found, count, error);

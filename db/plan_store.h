@@ -8,9 +8,9 @@
 
 struct rk_plan_row {
     int64_t id;
-    char uuid[RK_UUID_SIZE];     /* empty when stored: one is made */
+    char uuid[RK_UUID_SIZE]; /* empty when stored: one is made */
     int64_t created_us;
-    int64_t campaign_id;         /* 0: planned on a hardware profile */
+    int64_t campaign_id; /* 0: planned on a hardware profile */
     char reckon[64], git_revision[64];
     char model[128], hardware[128];
     int64_t ranks, sequence_tokens, global_batch_tokens;
@@ -20,17 +20,17 @@ struct rk_plan_row {
 };
 
 struct rk_candidate_row {
-    int64_t ordinal;             /* place in the ranking, 0 the best; refused ones after */
-    char label[160];             /* "PP 2, EP 4, D 8, T 8192, recompute block, offload 16 %" */
-    char settings[1024];         /* JSON object of the decision variables */
-    char verdict[16];            /* "chosen", "feasible", "refused" */
-    char reason[64];             /* rk_refusal_name; empty when not refused */
-    double need, have;           /* in unit */
+    int64_t ordinal;     /* place in the ranking, 0 the best; refused ones after */
+    char label[160];     /* "PP 2, EP 4, D 8, T 8192, recompute block, offload 16 %" */
+    char settings[1024]; /* JSON object of the decision variables */
+    char verdict[16];    /* "chosen", "feasible", "refused" */
+    char reason[64];     /* rk_refusal_name; empty when not refused */
+    double need, have;   /* in unit */
     char unit[16];
-    char remedy[160];            /* the smallest change that would make it fit */
-    bool simulated;              /* seconds come from the simulator, not the closed form */
+    char remedy[160]; /* the smallest change that would make it fit */
+    bool simulated;   /* seconds come from the simulator, not the closed form */
     double seconds, low_seconds, high_seconds;
-    int64_t peak_bytes;          /* heaviest stage */
+    int64_t peak_bytes; /* heaviest stage */
 };
 /* The row of a judged candidate. */
 void rk_candidate_row_make(const struct rk_judgement *judgement, int64_t ordinal, bool chosen,
@@ -39,17 +39,17 @@ void rk_candidate_row_make(const struct rk_judgement *judgement, int64_t ordinal
 /* One priced term of the chosen candidate. */
 struct rk_term_row {
     int64_t ordinal;
-    char term[192];              /* rk_op_name, or "machine: launch" and the like */
-    char family[32], phase[32];  /* phase empty: all */
-    int64_t count;               /* per step on the stage that decides */
-    double seconds;              /* per step, all of them */
+    char term[192];             /* rk_op_name, or "machine: launch" and the like */
+    char family[32], phase[32]; /* phase empty: all */
+    int64_t count;              /* per step on the stage that decides */
+    double seconds;             /* per step, all of them */
     double relative_uncertainty;
     enum rk_origin origin;
-    char source[256];            /* "calibration 3, 2 rows", "hardware/b300.json: ..." */
+    char source[256]; /* "calibration 3, 2 rows", "hardware/b300.json: ..." */
 };
 
-/* Stores a plan with its candidates and terms, all or nothing; document is the text of plan.json. *id (may be NULL) is its
- * row. At most one candidate may be chosen. */
+/* Stores a plan with its candidates and terms, all or nothing; document is the text of plan.json. *id (may be NULL) is
+ * its row. At most one candidate may be chosen. */
 enum rk_status rk_plan_store(struct rk_db *db, const struct rk_plan_row *row, const char *document,
                              const struct rk_candidate_row *candidates, size_t candidate_count,
                              const struct rk_term_row *terms, size_t term_count, int64_t *id, struct rk_error *error);

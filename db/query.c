@@ -7,8 +7,7 @@
 #include <string.h>
 
 enum rk_status rk_sqlite_fail(const char *path, int code, const char *message, const char *action, int64_t waited_ms,
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     switch (code & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
@@ -25,23 +24,26 @@ enum rk_status rk_sqlite_fail(const char *path, int code, const char *message, c
                        path, message, action, path);
     case SQLITE_READONLY:
     case SQLITE_PERM:
-        return rk_fail(error, RK_DATABASE,
-                       "%s: cannot be written (%s) while %s; give yourself write permission on the file and its folder, "
-                       "or copy it and use --db COPY",
-                       path, message, action);
+        return rk_fail(
+            error, RK_DATABASE,
+            "%s: cannot be written (%s) while %s; give yourself write permission on the file and its folder, "
+            "or copy it and use --db COPY",
+            path, message, action);
     case SQLITE_CANTOPEN:
         return rk_fail(error, RK_DATABASE,
                        "%s: cannot be opened (%s) while %s; check that the folder exists and can be written, or give "
                        "another file with --db",
                        path, message, action);
     case SQLITE_FULL:
-        return rk_fail(error, RK_ERROR,
-                       "%s: no space left while %s; nothing of this unit was stored. Free some space on its file system, "
-                       "or move it and use --db",
-                       path, action);
+        return rk_fail(
+            error, RK_ERROR,
+            "%s: no space left while %s; nothing of this unit was stored. Free some space on its file system, "
+            "or move it and use --db",
+            path, action);
     case SQLITE_IOERR:
-        return rk_fail(error, RK_ERROR, "%s: input/output error (%s) while %s; check the disk, its free space and quota",
-                       path, message, action);
+        return rk_fail(error, RK_ERROR,
+                       "%s: input/output error (%s) while %s; check the disk, its free space and quota", path, message,
+                       action);
     case SQLITE_NOMEM:
         return rk_fail(error, RK_ERROR, "%s: out of memory while %s", path, action);
     case SQLITE_CONSTRAINT:
@@ -53,8 +55,7 @@ enum rk_status rk_sqlite_fail(const char *path, int code, const char *message, c
     }
 }
 
-enum rk_status rk_db_fail(struct rk_db *db, const char *action, struct rk_error *error)
-{
+enum rk_status rk_db_fail(struct rk_db *db, const char *action, struct rk_error *error) {
     int code = sqlite3_extended_errcode(db->connection);
     if ((code & 0xff) == SQLITE_READONLY && db->read_only_reason[0] != '\0') {
         return rk_db_require_writable(db, error);
@@ -62,16 +63,14 @@ enum rk_status rk_db_fail(struct rk_db *db, const char *action, struct rk_error 
     return rk_sqlite_fail(db->path, code, sqlite3_errmsg(db->connection), action, db->busy_timeout_ms, error);
 }
 
-enum rk_status rk_db_require_writable(struct rk_db *db, struct rk_error *error)
-{
+enum rk_status rk_db_require_writable(struct rk_db *db, struct rk_error *error) {
     if (db->read_only_reason[0] == '\0') {
         return RK_OK;
     }
     return rk_fail(error, RK_DATABASE, "%s: cannot be written: %s", db->path, db->read_only_reason);
 }
 
-enum rk_status rk_db_execute(struct rk_db *db, const char *sql, const char *action, struct rk_error *error)
-{
+enum rk_status rk_db_execute(struct rk_db *db, const char *sql, const char *action, struct rk_error *error) {
     if (sqlite3_exec(db->connection, sql, NULL, NULL, NULL) != SQLITE_OK) {
         return rk_db_fail(db, action, error);
     }
@@ -79,8 +78,7 @@ enum rk_status rk_db_execute(struct rk_db *db, const char *sql, const char *acti
 }
 
 enum rk_status rk_db_integer(struct rk_db *db, const char *sql, const char *action, int64_t *value,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     struct rk_query query;
     enum rk_status status = rk_query_open_text(db, sql, action, &query, error);
     if (status != RK_OK) {
@@ -96,8 +94,7 @@ enum rk_status rk_db_integer(struct rk_db *db, const char *sql, const char *acti
 }
 
 static enum rk_status prepare(struct rk_db *db, const char *sql, bool keep, struct rk_query *query,
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     unsigned int flags = keep ? SQLITE_PREPARE_PERSISTENT : 0;
     if (sqlite3_prepare_v3(db->connection, sql, -1, flags, &query->statement, NULL) != SQLITE_OK) {
         return rk_db_fail(db, query->action, error);
@@ -106,15 +103,13 @@ static enum rk_status prepare(struct rk_db *db, const char *sql, bool keep, stru
 }
 
 enum rk_status rk_query_open_text(struct rk_db *db, const char *sql, const char *action, struct rk_query *query,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     *query = (struct rk_query){.db = db, .action = action, .next = 1};
     return prepare(db, sql, false, query, error);
 }
 
 enum rk_status rk_query_open(struct rk_db *db, const char *sql, const char *action, struct rk_query *query,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     *query = (struct rk_query){.db = db, .action = action, .next = 1};
     for (size_t i = 0; i < db->kept_count; i++) {
         struct rk_kept_statement *kept = &db->kept[i];
@@ -134,15 +129,13 @@ enum rk_status rk_query_open(struct rk_db *db, const char *sql, const char *acti
     return status;
 }
 
-void rk_query_again(struct rk_query *query)
-{
+void rk_query_again(struct rk_query *query) {
     sqlite3_reset(query->statement);
     query->next = 1;
     query->failure = SQLITE_OK;
 }
 
-void rk_query_close(struct rk_query *query)
-{
+void rk_query_close(struct rk_query *query) {
     if (query->statement == NULL) {
         return;
     }
@@ -156,20 +149,17 @@ void rk_query_close(struct rk_query *query)
     query->statement = NULL;
 }
 
-static void note(struct rk_query *query, int result)
-{
+static void note(struct rk_query *query, int result) {
     if (query->failure == SQLITE_OK) {
         query->failure = result;
     }
 }
 
-void rk_bind_integer(struct rk_query *query, int64_t value)
-{
+void rk_bind_integer(struct rk_query *query, int64_t value) {
     note(query, sqlite3_bind_int64(query->statement, query->next++, value));
 }
 
-void rk_bind_known(struct rk_query *query, int64_t value)
-{
+void rk_bind_known(struct rk_query *query, int64_t value) {
     if (value < 0) {
         note(query, sqlite3_bind_null(query->statement, query->next++));
     } else {
@@ -177,8 +167,7 @@ void rk_bind_known(struct rk_query *query, int64_t value)
     }
 }
 
-void rk_bind_reference(struct rk_query *query, int64_t value)
-{
+void rk_bind_reference(struct rk_query *query, int64_t value) {
     if (value == 0) {
         note(query, sqlite3_bind_null(query->statement, query->next++));
     } else {
@@ -186,8 +175,7 @@ void rk_bind_reference(struct rk_query *query, int64_t value)
     }
 }
 
-void rk_bind_real(struct rk_query *query, double value)
-{
+void rk_bind_real(struct rk_query *query, double value) {
     if (isnan(value)) {
         note(query, sqlite3_bind_null(query->statement, query->next++));
     } else {
@@ -195,19 +183,16 @@ void rk_bind_real(struct rk_query *query, double value)
     }
 }
 
-void rk_bind_text(struct rk_query *query, const char *value)
-{
+void rk_bind_text(struct rk_query *query, const char *value) {
     note(query, sqlite3_bind_text64(query->statement, query->next++, value, value == NULL ? 0 : strlen(value),
                                     SQLITE_STATIC, SQLITE_UTF8));
 }
 
-void rk_bind_blob(struct rk_query *query, const void *value, size_t length)
-{
+void rk_bind_blob(struct rk_query *query, const void *value, size_t length) {
     note(query, sqlite3_bind_blob64(query->statement, query->next++, value, length, SQLITE_STATIC));
 }
 
-static enum rk_status step(struct rk_query *query, int *result, struct rk_error *error)
-{
+static enum rk_status step(struct rk_query *query, int *result, struct rk_error *error) {
     if (query->failure != SQLITE_OK) {
         return rk_sqlite_fail(query->db->path, query->failure, sqlite3_errstr(query->failure), query->action, 0, error);
     }
@@ -218,8 +203,7 @@ static enum rk_status step(struct rk_query *query, int *result, struct rk_error 
     return RK_OK;
 }
 
-enum rk_status rk_query_run(struct rk_query *query, struct rk_error *error)
-{
+enum rk_status rk_query_run(struct rk_query *query, struct rk_error *error) {
     int result = SQLITE_ROW;
     enum rk_status status = RK_OK;
     while (status == RK_OK && result == SQLITE_ROW) {
@@ -228,8 +212,7 @@ enum rk_status rk_query_run(struct rk_query *query, struct rk_error *error)
     return status;
 }
 
-enum rk_status rk_query_next(struct rk_query *query, bool *row, struct rk_error *error)
-{
+enum rk_status rk_query_next(struct rk_query *query, bool *row, struct rk_error *error) {
     int result = SQLITE_DONE;
     enum rk_status status = step(query, &result, error);
     if (status == RK_OK) {
@@ -239,49 +222,41 @@ enum rk_status rk_query_next(struct rk_query *query, bool *row, struct rk_error 
     return status;
 }
 
-int64_t rk_read_integer(struct rk_query *query)
-{
+int64_t rk_read_integer(struct rk_query *query) {
     return sqlite3_column_int64(query->statement, query->next++);
 }
 
-int64_t rk_read_known(struct rk_query *query)
-{
+int64_t rk_read_known(struct rk_query *query) {
     bool unknown = sqlite3_column_type(query->statement, query->next) == SQLITE_NULL;
     int64_t value = rk_read_integer(query);
     return unknown ? -1 : value;
 }
 
-int64_t rk_read_reference(struct rk_query *query)
-{
+int64_t rk_read_reference(struct rk_query *query) {
     return rk_read_integer(query);
 }
 
-double rk_read_real(struct rk_query *query)
-{
+double rk_read_real(struct rk_query *query) {
     bool unknown = sqlite3_column_type(query->statement, query->next) == SQLITE_NULL;
     double value = sqlite3_column_double(query->statement, query->next++);
     return unknown ? (double)NAN : value;
 }
 
-void rk_read_text(struct rk_query *query, char *buffer, size_t size)
-{
+void rk_read_text(struct rk_query *query, char *buffer, size_t size) {
     const unsigned char *text = sqlite3_column_text(query->statement, query->next++);
     snprintf(buffer, size, "%s", text == NULL ? "" : (const char *)text);
 }
 
-char *rk_read_text_copy(struct rk_query *query)
-{
+char *rk_read_text_copy(struct rk_query *query) {
     const unsigned char *text = sqlite3_column_text(query->statement, query->next++);
     return text == NULL ? NULL : strdup((const char *)text);
 }
 
-int64_t rk_db_last_id(const struct rk_db *db)
-{
+int64_t rk_db_last_id(const struct rk_db *db) {
     return sqlite3_last_insert_rowid(db->connection);
 }
 
-void *rk_rows_add(struct rk_rows *rows, size_t row_size)
-{
+void *rk_rows_add(struct rk_rows *rows, size_t row_size) {
     if (rows->count == rows->capacity) {
         size_t capacity = rows->capacity == 0 ? 16 : rows->capacity * 2;
         void *data = realloc(rows->data, capacity * row_size);
@@ -297,8 +272,7 @@ void *rk_rows_add(struct rk_rows *rows, size_t row_size)
 }
 
 enum rk_status rk_query_list(struct rk_query *query, size_t row_size, bool (*read)(struct rk_query *query, void *row),
-                             void **rows, size_t *count, struct rk_error *error)
-{
+                             void **rows, size_t *count, struct rk_error *error) {
     struct rk_rows found = {0};
     bool more = false;
     enum rk_status status;
@@ -319,13 +293,12 @@ enum rk_status rk_query_list(struct rk_query *query, size_t row_size, bool (*rea
     return RK_OK;
 }
 
-enum rk_status rk_query_only(struct rk_query *query, const char *what, int64_t id, struct rk_error *error)
-{
+enum rk_status rk_query_only(struct rk_query *query, const char *what, int64_t id, struct rk_error *error) {
     bool row = false;
     enum rk_status status = rk_query_next(query, &row, error);
     if (status == RK_OK && !row) {
-        status = rk_fail(error, RK_USAGE, "%s: no %s %" PRId64 "; `reckon db list` shows what there is", query->db->path,
-                         what, id);
+        status = rk_fail(error, RK_USAGE, "%s: no %s %" PRId64 "; `reckon db list` shows what there is",
+                         query->db->path, what, id);
     }
     if (status != RK_OK) {
         rk_query_close(query);
@@ -335,8 +308,7 @@ enum rk_status rk_query_only(struct rk_query *query, const char *what, int64_t i
 
 enum rk_status rk_query_children(struct rk_db *db, const char *sql, const char *action, int64_t id, size_t row_size,
                                  bool (*read)(struct rk_query *query, void *row), void **rows, size_t *count,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     struct rk_query query;
     enum rk_status status = rk_query_open(db, sql, action, &query, error);
     if (status != RK_OK) {

@@ -7,13 +7,11 @@
 
 static const char *const state_names[] = {"running", "finished", "failed", "interrupted"};
 
-const char *rk_run_state_name(enum rk_run_state state)
-{
+const char *rk_run_state_name(enum rk_run_state state) {
     return state_names[state];
 }
 
-static enum rk_run_state state_from_name(const char *name)
-{
+static enum rk_run_state state_from_name(const char *name) {
     for (int i = 0; i < 4; i++) {
         if (strcmp(name, state_names[i]) == 0) {
             return (enum rk_run_state)i;
@@ -22,8 +20,7 @@ static enum rk_run_state state_from_name(const char *name)
     return RK_RUN_FAILED;
 }
 
-static enum rk_status insert_run(struct rk_db *db, const struct rk_run_row *row, int64_t *id, struct rk_error *error)
-{
+static enum rk_status insert_run(struct rk_db *db, const struct rk_run_row *row, int64_t *id, struct rk_error *error) {
     static const char sql[] =
         "INSERT INTO run (uuid, plan_id, host_id, software_id, topology_id, fingerprint, state, message, command,"
         " git_revision, data, routing, seed, world_size, forced_unfit, clock_hz, power_watts, started_us)"
@@ -58,8 +55,7 @@ static enum rk_status insert_run(struct rk_db *db, const struct rk_run_row *row,
 }
 
 enum rk_status rk_run_begin(struct rk_db *db, const struct rk_machine_identity *machine, const struct rk_run_row *row,
-                            int64_t *id, struct rk_error *error)
-{
+                            int64_t *id, struct rk_error *error) {
     struct rk_run_row run = *row;
     struct rk_machine_ids ids;
     char machine_key[RK_MACHINE_KEY_SIZE];
@@ -90,8 +86,7 @@ enum rk_status rk_run_begin(struct rk_db *db, const struct rk_machine_identity *
 }
 
 enum rk_status rk_run_end(struct rk_db *db, int64_t id, enum rk_run_state state, const char *message, int64_t ended_us,
-                          struct rk_error *error)
-{
+                          struct rk_error *error) {
     struct rk_run_row row;
     struct rk_query query;
     char text[sizeof(row.message)];
@@ -103,8 +98,8 @@ enum rk_status rk_run_end(struct rk_db *db, int64_t id, enum rk_run_state state,
         return rk_fail(error, RK_USAGE, "%s: run %" PRId64 " has ended already (%s)", db->path, id,
                        state_names[row.state]);
     }
-    status = rk_query_open(db, "UPDATE run SET state = ?, message = ?, ended_us = ? WHERE id = ?", "ending a run", &query,
-                           error);
+    status = rk_query_open(db, "UPDATE run SET state = ?, message = ?, ended_us = ? WHERE id = ?", "ending a run",
+                           &query, error);
     if (status != RK_OK) {
         return status;
     }
@@ -119,12 +114,11 @@ enum rk_status rk_run_end(struct rk_db *db, int64_t id, enum rk_run_state state,
 }
 
 #define RUN_COLUMNS                                                                                                    \
-    "id, uuid, plan_id, host_id, software_id, topology_id, fingerprint, state, message, command, git_revision, data," \
-    " routing, seed, world_size, forced_unfit, clock_hz, power_watts, started_us, ended_us,"                          \
+    "id, uuid, plan_id, host_id, software_id, topology_id, fingerprint, state, message, command, git_revision, data,"  \
+    " routing, seed, world_size, forced_unfit, clock_hz, power_watts, started_us, ended_us,"                           \
     " (SELECT count(*) FROM run_step WHERE run_id = run.id)"
 
-static bool read_run(struct rk_query *query, void *place)
-{
+static bool read_run(struct rk_query *query, void *place) {
     struct rk_run_row *row = place;
     char state[16];
     row->id = rk_read_integer(query);
@@ -152,8 +146,7 @@ static bool read_run(struct rk_query *query, void *place)
     return true;
 }
 
-enum rk_status rk_run_get(struct rk_db *db, int64_t id, struct rk_run_row *row, struct rk_error *error)
-{
+enum rk_status rk_run_get(struct rk_db *db, int64_t id, struct rk_run_row *row, struct rk_error *error) {
     struct rk_query query;
     enum rk_status status =
         rk_query_open(db, "SELECT " RUN_COLUMNS " FROM run WHERE id = ?", "reading a run", &query, error);
@@ -169,8 +162,7 @@ enum rk_status rk_run_get(struct rk_db *db, int64_t id, struct rk_run_row *row, 
     return status;
 }
 
-enum rk_status rk_run_list(struct rk_db *db, struct rk_run_row **rows, size_t *count, struct rk_error *error)
-{
+enum rk_status rk_run_list(struct rk_db *db, struct rk_run_row **rows, size_t *count, struct rk_error *error) {
     struct rk_query query;
     void *found = NULL;
     enum rk_status status = rk_query_open(db, "SELECT " RUN_COLUMNS " FROM run ORDER BY started_us DESC, id DESC",
@@ -184,8 +176,7 @@ enum rk_status rk_run_list(struct rk_db *db, struct rk_run_row **rows, size_t *c
     return status;
 }
 
-enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, struct rk_error *error)
-{
+enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, struct rk_error *error) {
     struct rk_query query;
     bool found = false;
     enum rk_status status = rk_query_open(db,
@@ -210,8 +201,7 @@ enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, str
 /* Stores count rows of a run with one statement, all or nothing. bind binds row i after the run's number. */
 static enum rk_status add_rows(struct rk_db *db, const char *sql, const char *action, int64_t run_id, const void *rows,
                                size_t count, void (*bind)(struct rk_query *query, const void *rows, size_t i),
-                               struct rk_error *error)
-{
+                               struct rk_error *error) {
     struct rk_query query;
     enum rk_status status = rk_db_begin(db, error);
     if (status != RK_OK) {
@@ -231,8 +221,7 @@ static enum rk_status add_rows(struct rk_db *db, const char *sql, const char *ac
     return rk_db_end(db, status, error);
 }
 
-static void bind_step(struct rk_query *query, const void *rows, size_t i)
-{
+static void bind_step(struct rk_query *query, const void *rows, size_t i) {
     const struct rk_step_row *row = (const struct rk_step_row *)rows + i;
     rk_bind_integer(query, row->step);
     rk_bind_integer(query, row->traced);
@@ -257,8 +246,7 @@ static void bind_step(struct rk_query *query, const void *rows, size_t i)
 }
 
 enum rk_status rk_run_add_steps(struct rk_db *db, int64_t run_id, const struct rk_step_row *rows, size_t count,
-                                struct rk_error *error)
-{
+                                struct rk_error *error) {
     static const char sql[] =
         "INSERT INTO run_step (run_id, step, traced, seconds, host_submit_seconds, tokens, loss, balance_loss, z_loss,"
         " grad_norm, learning_rate, dropped_routes, routes, requested_load, kept_load, requested_expert_load,"
@@ -267,8 +255,7 @@ enum rk_status rk_run_add_steps(struct rk_db *db, int64_t run_id, const struct r
     return add_rows(db, sql, "storing steps", run_id, rows, count, bind_step, error);
 }
 
-static bool read_step(struct rk_query *query, void *place)
-{
+static bool read_step(struct rk_query *query, void *place) {
     struct rk_step_row *row = place;
     row->step = rk_read_integer(query);
     row->traced = rk_read_integer(query) != 0;
@@ -294,8 +281,7 @@ static bool read_step(struct rk_query *query, void *place)
 }
 
 enum rk_status rk_run_steps(struct rk_db *db, int64_t run_id, struct rk_step_row **rows, size_t *count,
-                            struct rk_error *error)
-{
+                            struct rk_error *error) {
     static const char sql[] =
         "SELECT step, traced, seconds, host_submit_seconds, tokens, loss, balance_loss, z_loss, grad_norm,"
         " learning_rate, dropped_routes, routes, requested_load, kept_load, requested_expert_load, kept_expert_load,"
@@ -309,8 +295,7 @@ enum rk_status rk_run_steps(struct rk_db *db, int64_t run_id, struct rk_step_row
     return status;
 }
 
-static void bind_op(struct rk_query *query, const void *rows, size_t i)
-{
+static void bind_op(struct rk_query *query, const void *rows, size_t i) {
     const struct rk_run_op_row *row = (const struct rk_run_op_row *)rows + i;
     rk_bind_integer(query, row->rank);
     rk_bind_integer(query, row->stage);
@@ -325,17 +310,16 @@ static void bind_op(struct rk_query *query, const void *rows, size_t i)
 }
 
 enum rk_status rk_run_add_ops(struct rk_db *db, int64_t run_id, const struct rk_run_op_row *rows, size_t count,
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     static const char sql[] =
         "INSERT INTO run_op (run_id, ordinal, rank, stage, kind, shape, phase, stream, count, median_seconds,"
         " total_seconds, wait_seconds) VALUES (?1,"
-        " (SELECT coalesce(max(ordinal) + 1, 0) FROM run_op WHERE run_id = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+        " (SELECT coalesce(max(ordinal) + 1, 0) FROM run_op WHERE run_id = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, "
+        "?11)";
     return add_rows(db, sql, "storing the ops of a run", run_id, rows, count, bind_op, error);
 }
 
-static bool read_op(struct rk_query *query, void *place)
-{
+static bool read_op(struct rk_query *query, void *place) {
     struct rk_run_op_row *row = place;
     row->rank = rk_read_integer(query);
     row->stage = rk_read_integer(query);
@@ -351,21 +335,19 @@ static bool read_op(struct rk_query *query, void *place)
 }
 
 enum rk_status rk_run_ops(struct rk_db *db, int64_t run_id, struct rk_run_op_row **rows, size_t *count,
-                          struct rk_error *error)
-{
+                          struct rk_error *error) {
     static const char sql[] = "SELECT rank, stage, kind, shape, phase, stream, count, median_seconds, total_seconds,"
                               " wait_seconds FROM run_op WHERE run_id = ? ORDER BY ordinal";
     void *found = NULL;
-    enum rk_status status = rk_query_children(db, sql, "listing the ops of a run", run_id, sizeof(**rows), read_op,
-                                              &found, count, error);
+    enum rk_status status =
+        rk_query_children(db, sql, "listing the ops of a run", run_id, sizeof(**rows), read_op, &found, count, error);
     if (status == RK_OK) {
         *rows = found;
     }
     return status;
 }
 
-static void bind_memory(struct rk_query *query, const void *rows, size_t i)
-{
+static void bind_memory(struct rk_query *query, const void *rows, size_t i) {
     const struct rk_run_memory_row *row = (const struct rk_run_memory_row *)rows + i;
     rk_bind_integer(query, row->rank);
     rk_bind_text(query, row->owner);
@@ -375,15 +357,13 @@ static void bind_memory(struct rk_query *query, const void *rows, size_t i)
 }
 
 enum rk_status rk_run_add_memory(struct rk_db *db, int64_t run_id, const struct rk_run_memory_row *rows, size_t count,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     static const char sql[] = "INSERT INTO run_memory (run_id, rank, owner, space, predicted_bytes, allocated_bytes)"
                               " VALUES (?, ?, ?, ?, ?, ?)";
     return add_rows(db, sql, "storing the memory of a run", run_id, rows, count, bind_memory, error);
 }
 
-static bool read_memory(struct rk_query *query, void *place)
-{
+static bool read_memory(struct rk_query *query, void *place) {
     struct rk_run_memory_row *row = place;
     row->rank = rk_read_integer(query);
     rk_read_text(query, row->owner, sizeof(row->owner));
@@ -394,8 +374,7 @@ static bool read_memory(struct rk_query *query, void *place)
 }
 
 enum rk_status rk_run_memory(struct rk_db *db, int64_t run_id, struct rk_run_memory_row **rows, size_t *count,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     static const char sql[] = "SELECT rank, owner, space, predicted_bytes, allocated_bytes FROM run_memory"
                               " WHERE run_id = ? ORDER BY rank, space, owner";
     void *found = NULL;
@@ -413,8 +392,7 @@ struct series {
     int64_t number, created_us;
 };
 
-static void bind_comparison(struct rk_query *query, const void *rows, size_t i)
-{
+static void bind_comparison(struct rk_query *query, const void *rows, size_t i) {
     const struct series *series = rows;
     const struct rk_comparison_row *row = &series->rows[i];
     rk_bind_integer(query, series->number);
@@ -433,13 +411,11 @@ static void bind_comparison(struct rk_query *query, const void *rows, size_t i)
     rk_bind_text(query, row->note);
 }
 
-static enum rk_status next_series(struct rk_db *db, int64_t run_id, int64_t *number, struct rk_error *error)
-{
+static enum rk_status next_series(struct rk_db *db, int64_t run_id, int64_t *number, struct rk_error *error) {
     struct rk_query query;
     bool row = false;
-    enum rk_status status =
-        rk_query_open(db, "SELECT coalesce(max(series) + 1, 0) FROM comparison WHERE run_id = ?",
-                      "numbering a comparison", &query, error);
+    enum rk_status status = rk_query_open(db, "SELECT coalesce(max(series) + 1, 0) FROM comparison WHERE run_id = ?",
+                                          "numbering a comparison", &query, error);
     if (status != RK_OK) {
         return status;
     }
@@ -453,8 +429,7 @@ static enum rk_status next_series(struct rk_db *db, int64_t run_id, int64_t *num
 }
 
 enum rk_status rk_comparison_store(struct rk_db *db, int64_t run_id, int64_t created_us,
-                                   const struct rk_comparison_row *rows, size_t count, struct rk_error *error)
-{
+                                   const struct rk_comparison_row *rows, size_t count, struct rk_error *error) {
     static const char sql[] =
         "INSERT INTO comparison (run_id, series, ordinal, created_us, level, name, stage, unit, predicted, measured,"
         " relative_uncertainty, origin, tolerance, within, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
@@ -470,8 +445,7 @@ enum rk_status rk_comparison_store(struct rk_db *db, int64_t run_id, int64_t cre
     return rk_db_end(db, status, error);
 }
 
-static bool read_comparison(struct rk_query *query, void *place)
-{
+static bool read_comparison(struct rk_query *query, void *place) {
     struct rk_comparison_row *row = place;
     rk_read_text(query, row->level, sizeof(row->level));
     rk_read_text(query, row->name, sizeof(row->name));
@@ -488,8 +462,7 @@ static bool read_comparison(struct rk_query *query, void *place)
 }
 
 enum rk_status rk_comparison_list(struct rk_db *db, int64_t run_id, struct rk_comparison_row **rows, size_t *count,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     static const char sql[] =
         "SELECT level, name, stage, unit, predicted, measured, relative_uncertainty, origin, tolerance, within, note"
         " FROM comparison WHERE run_id = ?1 AND series = (SELECT max(series) FROM comparison WHERE run_id = ?1)"

@@ -10,21 +10,21 @@ const char *rk_run_state_name(enum rk_run_state state);
 
 struct rk_run_row {
     int64_t id;
-    char uuid[RK_UUID_SIZE];     /* empty at begin: one is made */
+    char uuid[RK_UUID_SIZE]; /* empty at begin: one is made */
     int64_t plan_id;
-    int64_t host_id, software_id, topology_id;  /* set at begin */
-    char fingerprint[RK_MACHINE_KEY_SIZE];      /* set at begin */
+    int64_t host_id, software_id, topology_id; /* set at begin */
+    char fingerprint[RK_MACHINE_KEY_SIZE];     /* set at begin */
     enum rk_run_state state;
-    char message[1024];          /* why it failed, or empty */
+    char message[1024]; /* why it failed, or empty */
     char command[1024];
     char git_revision[64];
-    char data[512];              /* token file, or "random" */
+    char data[512]; /* token file, or "random" */
     char routing[32];
     int64_t seed, world_size;
     bool forced_unfit;
     double clock_hz, power_watts;
     int64_t started_us, ended_us;
-    int64_t steps;               /* read only */
+    int64_t steps; /* read only */
 };
 
 enum rk_status rk_run_begin(struct rk_db *db, const struct rk_machine_identity *machine, const struct rk_run_row *row,
@@ -40,7 +40,7 @@ enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, str
 
 struct rk_step_row {
     int64_t step;
-    bool traced;                 /* instrumented: never counted as throughput */
+    bool traced; /* instrumented: never counted as throughput */
     double seconds, host_submit_seconds;
     int64_t tokens;
     double loss, balance_loss, z_loss, grad_norm, learning_rate;
@@ -56,15 +56,15 @@ enum rk_status rk_run_steps(struct rk_db *db, int64_t run_id, struct rk_step_row
                             struct rk_error *error);
 
 struct rk_run_op_row {
-    int64_t rank;                /* -1: the median over the ranks of the stage */
+    int64_t rank; /* -1: the median over the ranks of the stage */
     int64_t stage;
-    char kind[48];               /* rk_op_name */
-    char shape[192];             /* for people: "m 8192 n 4096 k 4096"; empty: all shapes of the kind */
-    char phase[32], stream[32];  /* rk_phase_name, rk_stream_name */
-    int64_t count;               /* per step */
-    double median_seconds;       /* of one execution */
-    double total_seconds;        /* per step, median over the traced steps */
-    double wait_seconds;         /* of that, waiting for other ranks */
+    char kind[48];              /* rk_op_name */
+    char shape[192];            /* for people: "m 8192 n 4096 k 4096"; empty: all shapes of the kind */
+    char phase[32], stream[32]; /* rk_phase_name, rk_stream_name */
+    int64_t count;              /* per step */
+    double median_seconds;      /* of one execution */
+    double total_seconds;       /* per step, median over the traced steps */
+    double wait_seconds;        /* of that, waiting for other ranks */
 };
 /* Numbers the rows after those that the run has. */
 enum rk_status rk_run_add_ops(struct rk_db *db, int64_t run_id, const struct rk_run_op_row *rows, size_t count,
@@ -74,8 +74,8 @@ enum rk_status rk_run_ops(struct rk_db *db, int64_t run_id, struct rk_run_op_row
 
 struct rk_run_memory_row {
     int64_t rank;
-    char owner[32];              /* rk_owner_name */
-    char space[16];              /* "device", "host" */
+    char owner[32]; /* rk_owner_name */
+    char space[16]; /* "device", "host" */
     int64_t predicted_bytes, allocated_bytes;
 };
 enum rk_status rk_run_add_memory(struct rk_db *db, int64_t run_id, const struct rk_run_memory_row *rows, size_t count,
@@ -84,16 +84,16 @@ enum rk_status rk_run_memory(struct rk_db *db, int64_t run_id, struct rk_run_mem
                              struct rk_error *error);
 
 struct rk_comparison_row {
-    char level[16];              /* "step", "phase", "family", "op", "memory", "share" */
+    char level[16]; /* "step", "phase", "family", "op", "memory", "share" */
     char name[192];
-    int64_t stage;               /* -1: all */
-    char unit[16];               /* "s", "bytes", "1" */
+    int64_t stage; /* -1: all */
+    char unit[16]; /* "s", "bytes", "1" */
     double predicted, measured;
     double relative_uncertainty; /* of the prediction */
     char origin[32];
-    double tolerance;            /* relative; NaN: none */
-    bool within;                 /* inside the tolerance, or no tolerance */
-    char note[512];              /* "would need gemm_forward 1.31 times as slow" */
+    double tolerance; /* relative; NaN: none */
+    bool within;      /* inside the tolerance, or no tolerance */
+    char note[512];   /* "would need gemm_forward 1.31 times as slow" */
 };
 /* Stores one comparison as the run's next series. */
 enum rk_status rk_comparison_store(struct rk_db *db, int64_t run_id, int64_t created_us,

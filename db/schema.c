@@ -89,7 +89,7 @@ static const char *const version_1[] = {
     " process INTEGER NOT NULL," /* which fresh set of processes of the campaign */
     " rank INTEGER NOT NULL,"
     " host_id INTEGER NOT NULL REFERENCES host,"
-    " device TEXT NOT NULL CHECK (length(device) < 64)," /* cpu, or the GPU's UUID */
+    " device TEXT NOT NULL CHECK (length(device) < 64),"      /* cpu, or the GPU's UUID */
     " cpu_list TEXT NOT NULL CHECK (length(cpu_list) < 128)," /* the processors it is pinned to */
     " numa_node INTEGER, clock_hz REAL, power_watts REAL,"
     " PRIMARY KEY (campaign_id, process, rank)) STRICT, WITHOUT ROWID",
@@ -105,7 +105,7 @@ static const char *const version_1[] = {
     " group_size INTEGER NOT NULL," /* ranks that the op speaks to, 1 for local ops */
     " crosses_hosts INTEGER NOT NULL CHECK (crosses_hosts IN (0, 1)),"
     " concurrent_ranks INTEGER NOT NULL," /* ranks of the host that are busy at the same time */
-    " row_share REAL NOT NULL," /* valid rows of a receive buffer over those under balance, 1 when balanced */
+    " row_share REAL NOT NULL,"           /* valid rows of a receive buffer over those under balance, 1 when balanced */
     " operands TEXT NOT NULL CHECK (length(operands) < 16)," /* normal, zeros, uniform, sign, constant */
     " mode TEXT NOT NULL CHECK (mode IN ('isolated', 'sustained')),"
     " partner TEXT NOT NULL CHECK (length(partner) < 128)," /* what else runs meanwhile (overlap pairs), or empty */
@@ -126,17 +126,17 @@ static const char *const version_1[] = {
     " minimum_seconds REAL, maximum_seconds REAL,"
     " batch INTEGER NOT NULL," /* executions in one sample; samples hold seconds of one execution */
     " flops REAL, bytes REAL, remote_bytes REAL,"
-    " largest_error REAL," /* of the verification, relative */
+    " largest_error REAL,"         /* of the verification, relative */
     " throttled INTEGER NOT NULL," /* samples taken while the clock was held down */
     " clock_hz REAL, power_watts REAL, temperature_celsius REAL,"
-    " library_estimate_seconds REAL," /* NCCL's own estimate beside a collective */
+    " library_estimate_seconds REAL,"                           /* NCCL's own estimate beside a collective */
     " algorithm TEXT NOT NULL CHECK (length(algorithm) < 128)," /* what the library chose */
     " workspace_bytes INTEGER,"
     " CHECK (status <> 'ok' OR median_seconds > 0)) STRICT",
     "CREATE INDEX measurement_by_campaign ON measurement (campaign_id, bench_case_id)",
 
-    /* Packed: seconds holds `count` doubles, little-endian IEEE 754, in the order taken; throttled is NULL or a bit for each
-     * sample, the lowest bit of byte 0 first. A row for each sample would take four times the space. */
+    /* Packed: seconds holds `count` doubles, little-endian IEEE 754, in the order taken; throttled is NULL or a bit for
+     * each sample, the lowest bit of byte 0 first. A row for each sample would take four times the space. */
     "CREATE TABLE sample ("
     " measurement_id INTEGER PRIMARY KEY REFERENCES measurement,"
     " count INTEGER NOT NULL CHECK (count > 0),"
@@ -173,8 +173,9 @@ static const char *const version_1[] = {
     " PRIMARY KEY (fit_id, measurement_id)) STRICT, WITHOUT ROWID",
     NULL};
 
-static const char *const append_only_1[] = {"host",   "gpu",       "software", "topology",  "link", "campaign_rank", "bench_case",
-                                            "measurement", "sample", "telemetry", "fit", "fit_input", NULL};
+static const char *const append_only_1[] = {"host",          "gpu",        "software",    "topology", "link",
+                                            "campaign_rank", "bench_case", "measurement", "sample",   "telemetry",
+                                            "fit",           "fit_input",  NULL};
 
 /* Version 2: what was planned, what ran, and where the two part. */
 static const char *const version_2[] = {
@@ -220,7 +221,7 @@ static const char *const version_2[] = {
     " family TEXT NOT NULL CHECK (length(family) < 32),"
     " phase TEXT NOT NULL CHECK (length(phase) < 32),"
     " count INTEGER NOT NULL," /* per step on the slowest rank */
-    " seconds REAL," /* per step, all of them */
+    " seconds REAL,"           /* per step, all of them */
     " relative_uncertainty REAL,"
     " origin TEXT NOT NULL CHECK (origin IN ('measured', 'interpolated', 'extrapolated', 'published',"
     "  'transferred', 'specification')),"
@@ -269,9 +270,9 @@ static const char *const version_2[] = {
     " tokens INTEGER NOT NULL,"
     " loss REAL, balance_loss REAL, z_loss REAL, grad_norm REAL, learning_rate REAL,"
     " dropped_routes INTEGER NOT NULL, routes INTEGER NOT NULL,"
-    " requested_load REAL, kept_load REAL," /* hottest rank over the mean, max over layers */
+    " requested_load REAL, kept_load REAL,"               /* hottest rank over the mean, max over layers */
     " requested_expert_load REAL, kept_expert_load REAL," /* hottest expert over the mean */
-    " remote_bytes REAL, local_bytes REAL," /* exchanged by the busiest rank */
+    " remote_bytes REAL, local_bytes REAL,"               /* exchanged by the busiest rank */
     " clock_hz REAL, power_watts REAL,"
     " PRIMARY KEY (run_id, step)) STRICT, WITHOUT ROWID",
 
@@ -285,9 +286,9 @@ static const char *const version_2[] = {
     " phase TEXT NOT NULL CHECK (length(phase) < 32),"
     " stream TEXT NOT NULL CHECK (length(stream) < 32),"
     " count INTEGER NOT NULL," /* per step */
-    " median_seconds REAL," /* of one execution */
-    " total_seconds REAL," /* per step: median over traced steps */
-    " wait_seconds REAL," /* per step: of that, waiting for other ranks */
+    " median_seconds REAL,"    /* of one execution */
+    " total_seconds REAL,"     /* per step: median over traced steps */
+    " wait_seconds REAL,"      /* per step: of that, waiting for other ranks */
     " PRIMARY KEY (run_id, ordinal)) STRICT, WITHOUT ROWID",
 
     "CREATE TABLE run_memory ("

@@ -24,9 +24,9 @@ extern const int64_t rk_db_migration_count;
 /* A table, in an order in which every table comes after those it refers to. */
 struct rk_db_table {
     const char *name;
-    const char *order;       /* its primary key, by which it is exported; "id": an integer of its own */
-    /* Columns that make a row the same row in another database, separated by spaces; an import meets an existing row with
-     * the same values and uses it. NULL: imported rows are always new. */
+    const char *order; /* its primary key, by which it is exported; "id": an integer of its own */
+    /* Columns that make a row the same row in another database, separated by spaces; an import meets an existing row
+     * with the same values and uses it. NULL: imported rows are always new. */
     const char *identity;
     /* With identity: the same row coming twice means that the same unit is imported twice, and is refused. */
     bool identity_is_unit;

@@ -11,8 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int fixture_setup(void **state)
-{
+int fixture_setup(void **state) {
     struct fixture *fixture = calloc(1, sizeof(*fixture));
     const char *base = getenv("TMPDIR");
     snprintf(fixture->folder, sizeof(fixture->folder), "%s/reckon-db-XXXXXX", base == NULL ? "/tmp" : base);
@@ -25,46 +24,40 @@ int fixture_setup(void **state)
     return 0;
 }
 
-static int remove_entry(const char *path, const struct stat *information, int type, struct FTW *walk)
-{
+static int remove_entry(const char *path, const struct stat *information, int type, struct FTW *walk) {
     (void)information;
     (void)type;
     (void)walk;
     return remove(path);
 }
 
-int fixture_teardown(void **state)
-{
+int fixture_teardown(void **state) {
     struct fixture *fixture = *state;
     int result = nftw(fixture->folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     free(fixture);
     return result;
 }
 
-void expect_status(const struct fixture *fixture, enum rk_status status, enum rk_status wanted)
-{
+void expect_status(const struct fixture *fixture, enum rk_status status, enum rk_status wanted) {
     if (status != wanted) {
         fail_msg("status %s, wanted %s: %s", rk_status_name(status), rk_status_name(wanted), fixture->error.text);
     }
 }
 
-void expect_text(const struct fixture *fixture, const char *part)
-{
+void expect_text(const struct fixture *fixture, const char *part) {
     if (strstr(fixture->error.text, part) == NULL) {
         fail_msg("\"%s\" does not hold \"%s\"", fixture->error.text, part);
     }
 }
 
-struct rk_db *fixture_open(struct fixture *fixture, enum rk_db_access access)
-{
+struct rk_db *fixture_open(struct fixture *fixture, enum rk_db_access access) {
     struct rk_db_options options = {.access = access, .busy_timeout_ms = 5000};
     struct rk_db *db = NULL;
     expect_status(fixture, rk_db_open(fixture->path, &options, &db, &fixture->error), RK_OK);
     return db;
 }
 
-struct rk_machine_identity cpu_machine(const char *driver)
-{
+struct rk_machine_identity cpu_machine(const char *driver) {
     struct rk_machine_identity machine = {
         .host = {.hostname = "node-1",
                  .cpu_model = "Example CPU",
@@ -81,8 +74,7 @@ struct rk_machine_identity cpu_machine(const char *driver)
     return machine;
 }
 
-struct rk_machine_identity gpu_machine(void)
-{
+struct rk_machine_identity gpu_machine(void) {
     static const struct rk_gpu_row gpus[] = {{.ordinal = 0,
                                               .uuid = "GPU-0",
                                               .name = "Example GPU",
@@ -119,8 +111,7 @@ struct rk_machine_identity gpu_machine(void)
     return machine;
 }
 
-struct rk_campaign_row campaign_row(void)
-{
+struct rk_campaign_row campaign_row(void) {
     return (struct rk_campaign_row){.tool = "reckon",
                                     .mode = "quick",
                                     .backend = "cpu",
@@ -132,8 +123,7 @@ struct rk_campaign_row campaign_row(void)
                                     .started_us = INT64_C(1790000000000000)};
 }
 
-struct rk_case_row gemm_case(int64_t m, int64_t n, int64_t k)
-{
+struct rk_case_row gemm_case(int64_t m, int64_t n, int64_t k) {
     struct rk_op_shape shape = {.kind = RK_OP_GEMM_FORWARD, .type = RK_F32, .dim = {m, n, k}};
     struct rk_cost_place place = {.group_size = 1, .concurrent = 1, .row_share = 1};
     struct rk_case_row row;
@@ -141,8 +131,7 @@ struct rk_case_row gemm_case(int64_t m, int64_t n, int64_t k)
     return row;
 }
 
-struct rk_measurement_row measurement_of(int64_t campaign, int64_t bench_case, const double *samples, size_t count)
-{
+struct rk_measurement_row measurement_of(int64_t campaign, int64_t bench_case, const double *samples, size_t count) {
     struct rk_measurement_row row = rk_measurement_empty();
     struct rk_interval interval = {0, 0};
     row.campaign_id = campaign;
@@ -160,8 +149,7 @@ struct rk_measurement_row measurement_of(int64_t campaign, int64_t bench_case, c
 }
 
 int64_t store_campaign(struct fixture *fixture, struct rk_db *db, const struct rk_machine_identity *machine,
-                       size_t count)
-{
+                       size_t count) {
     struct rk_campaign_row campaign = campaign_row();
     int64_t id = 0;
     expect_status(fixture, rk_campaign_begin(db, machine, &campaign, &id, &fixture->error), RK_OK);
@@ -177,13 +165,12 @@ int64_t store_campaign(struct fixture *fixture, struct rk_db *db, const struct r
         row.flops = 2.0 * 64 * ((double)i + 1) * 128 * 256;
         expect_status(fixture, rk_measurement_store(db, &row, samples, NULL, 11, NULL, &fixture->error), RK_OK);
     }
-    expect_status(fixture,
-                  rk_campaign_end(db, id, RK_CAMPAIGN_FINISHED, INT64_C(1790000100000000), &fixture->error), RK_OK);
+    expect_status(fixture, rk_campaign_end(db, id, RK_CAMPAIGN_FINISHED, INT64_C(1790000100000000), &fixture->error),
+                  RK_OK);
     return id;
 }
 
-int64_t store_plan(struct fixture *fixture, struct rk_db *db, const char *document)
-{
+int64_t store_plan(struct fixture *fixture, struct rk_db *db, const char *document) {
     struct rk_plan_row plan = {.created_us = INT64_C(1790000200000000),
                                .reckon = "0.1.0",
                                .git_revision = "abc123",
@@ -199,26 +186,64 @@ int64_t store_plan(struct fixture *fixture, struct rk_db *db, const char *docume
                                .predicted_high_seconds = 1.7,
                                .predicted_tokens_per_second = 2730.6666666666665,
                                .predicted_peak_bytes = 123456789};
-    struct rk_candidate_row candidates[3] = {
-        {.ordinal = 0, .label = "PP 1, EP 4", .settings = "{\"pp\":1}", .verdict = "chosen", .need = NAN, .have = NAN,
-         .simulated = true, .seconds = 1.5, .low_seconds = 1.4, .high_seconds = 1.7, .peak_bytes = 123456789},
-        {.ordinal = 1, .label = "PP 2, EP 2", .settings = "{\"pp\":2}", .verdict = "feasible", .need = NAN, .have = NAN,
-         .seconds = 1.8, .low_seconds = NAN, .high_seconds = NAN, .peak_bytes = 99},
-        {.ordinal = 2, .label = "PP 4, EP 1", .settings = "{\"pp\":4}", .verdict = "refused", .reason = "memory",
-         .need = 3.5, .have = 2.25, .unit = "GiB", .remedy = "PP 8", .seconds = NAN, .low_seconds = NAN,
-         .high_seconds = NAN, .peak_bytes = INT64_C(3758096384)}};
-    struct rk_term_row terms[2] = {
-        {.ordinal = 0, .term = "gemm_forward", .family = "gemm", .phase = "forward", .count = 96, .seconds = 0.7,
-         .relative_uncertainty = 0.02, .origin = RK_ORIGIN_INTERPOLATED, .source = "calibration 1, 4 rows"},
-        {.ordinal = 1, .term = "dispatch", .family = "expert exchange", .phase = "", .count = 8, .seconds = 0.1,
-         .relative_uncertainty = 0.2, .origin = RK_ORIGIN_PUBLISHED, .source = "hardware/b300.json"}};
+    struct rk_candidate_row candidates[3] = {{.ordinal = 0,
+                                              .label = "PP 1, EP 4",
+                                              .settings = "{\"pp\":1}",
+                                              .verdict = "chosen",
+                                              .need = NAN,
+                                              .have = NAN,
+                                              .simulated = true,
+                                              .seconds = 1.5,
+                                              .low_seconds = 1.4,
+                                              .high_seconds = 1.7,
+                                              .peak_bytes = 123456789},
+                                             {.ordinal = 1,
+                                              .label = "PP 2, EP 2",
+                                              .settings = "{\"pp\":2}",
+                                              .verdict = "feasible",
+                                              .need = NAN,
+                                              .have = NAN,
+                                              .seconds = 1.8,
+                                              .low_seconds = NAN,
+                                              .high_seconds = NAN,
+                                              .peak_bytes = 99},
+                                             {.ordinal = 2,
+                                              .label = "PP 4, EP 1",
+                                              .settings = "{\"pp\":4}",
+                                              .verdict = "refused",
+                                              .reason = "memory",
+                                              .need = 3.5,
+                                              .have = 2.25,
+                                              .unit = "GiB",
+                                              .remedy = "PP 8",
+                                              .seconds = NAN,
+                                              .low_seconds = NAN,
+                                              .high_seconds = NAN,
+                                              .peak_bytes = INT64_C(3758096384)}};
+    struct rk_term_row terms[2] = {{.ordinal = 0,
+                                    .term = "gemm_forward",
+                                    .family = "gemm",
+                                    .phase = "forward",
+                                    .count = 96,
+                                    .seconds = 0.7,
+                                    .relative_uncertainty = 0.02,
+                                    .origin = RK_ORIGIN_INTERPOLATED,
+                                    .source = "calibration 1, 4 rows"},
+                                   {.ordinal = 1,
+                                    .term = "dispatch",
+                                    .family = "expert exchange",
+                                    .phase = "",
+                                    .count = 8,
+                                    .seconds = 0.1,
+                                    .relative_uncertainty = 0.2,
+                                    .origin = RK_ORIGIN_PUBLISHED,
+                                    .source = "hardware/b300.json"}};
     int64_t id = 0;
     expect_status(fixture, rk_plan_store(db, &plan, document, candidates, 3, terms, 2, &id, &fixture->error), RK_OK);
     return id;
 }
 
-int64_t store_run(struct fixture *fixture, struct rk_db *db, int64_t plan_id)
-{
+int64_t store_run(struct fixture *fixture, struct rk_db *db, int64_t plan_id) {
     struct rk_machine_identity machine = cpu_machine("none");
     struct rk_run_row run = {.plan_id = plan_id,
                              .command = "reckon run plan.json",
@@ -255,26 +280,56 @@ int64_t store_run(struct fixture *fixture, struct rk_db *db, int64_t plan_id)
                                         .clock_hz = NAN,
                                         .power_watts = NAN};
     }
-    struct rk_run_op_row ops[2] = {{.rank = -1, .stage = 0, .kind = "gemm_forward", .shape = "m 8 n 8 k 8",
-                                    .phase = "forward", .stream = "compute", .count = 96, .median_seconds = 7e-3,
-                                    .total_seconds = 0.72, .wait_seconds = 0},
-                                   {.rank = -1, .stage = 0, .kind = "dispatch", .phase = "forward",
-                                    .stream = "exchange", .count = 8, .median_seconds = 1e-2, .total_seconds = 0.08,
+    struct rk_run_op_row ops[2] = {{.rank = -1,
+                                    .stage = 0,
+                                    .kind = "gemm_forward",
+                                    .shape = "m 8 n 8 k 8",
+                                    .phase = "forward",
+                                    .stream = "compute",
+                                    .count = 96,
+                                    .median_seconds = 7e-3,
+                                    .total_seconds = 0.72,
+                                    .wait_seconds = 0},
+                                   {.rank = -1,
+                                    .stage = 0,
+                                    .kind = "dispatch",
+                                    .phase = "forward",
+                                    .stream = "exchange",
+                                    .count = 8,
+                                    .median_seconds = 1e-2,
+                                    .total_seconds = 0.08,
                                     .wait_seconds = 0.01}};
-    struct rk_run_memory_row memory[2] = {{.rank = 0, .owner = "weights", .space = "device", .predicted_bytes = 1000,
-                                           .allocated_bytes = 1000},
-                                          {.rank = 0, .owner = "activations", .space = "device",
-                                           .predicted_bytes = 5000, .allocated_bytes = 5000}};
-    struct rk_comparison_row comparison[2] = {
-        {.level = "step", .name = "step", .stage = -1, .unit = "s", .predicted = 1.5, .measured = 1.52,
-         .relative_uncertainty = 0.1, .origin = "interpolated", .tolerance = 0.15, .within = true, .note = ""},
-        {.level = "op", .name = "dispatch", .stage = 0, .unit = "s", .predicted = 0.1, .measured = 0.08,
-         .relative_uncertainty = 0.2, .origin = "published", .tolerance = NAN, .within = true, .note = "n"}};
+    struct rk_run_memory_row memory[2] = {
+        {.rank = 0, .owner = "weights", .space = "device", .predicted_bytes = 1000, .allocated_bytes = 1000},
+        {.rank = 0, .owner = "activations", .space = "device", .predicted_bytes = 5000, .allocated_bytes = 5000}};
+    struct rk_comparison_row comparison[2] = {{.level = "step",
+                                               .name = "step",
+                                               .stage = -1,
+                                               .unit = "s",
+                                               .predicted = 1.5,
+                                               .measured = 1.52,
+                                               .relative_uncertainty = 0.1,
+                                               .origin = "interpolated",
+                                               .tolerance = 0.15,
+                                               .within = true,
+                                               .note = ""},
+                                              {.level = "op",
+                                               .name = "dispatch",
+                                               .stage = 0,
+                                               .unit = "s",
+                                               .predicted = 0.1,
+                                               .measured = 0.08,
+                                               .relative_uncertainty = 0.2,
+                                               .origin = "published",
+                                               .tolerance = NAN,
+                                               .within = true,
+                                               .note = "n"}};
     expect_status(fixture, rk_run_add_steps(db, id, steps, 5, &fixture->error), RK_OK);
     expect_status(fixture, rk_run_add_ops(db, id, ops, 1, &fixture->error), RK_OK);
     expect_status(fixture, rk_run_add_ops(db, id, ops + 1, 1, &fixture->error), RK_OK);
     expect_status(fixture, rk_run_add_memory(db, id, memory, 2, &fixture->error), RK_OK);
-    expect_status(fixture, rk_run_end(db, id, RK_RUN_FINISHED, NULL, INT64_C(1790000400000000), &fixture->error), RK_OK);
+    expect_status(fixture, rk_run_end(db, id, RK_RUN_FINISHED, NULL, INT64_C(1790000400000000), &fixture->error),
+                  RK_OK);
     expect_status(fixture, rk_comparison_store(db, id, INT64_C(1790000500000000), comparison, 2, &fixture->error),
                   RK_OK);
     return id;

@@ -8,15 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct rk_match_request request_of(const struct rk_machine_identity *machine)
-{
+static struct rk_match_request request_of(const struct rk_machine_identity *machine) {
     struct rk_match_request request = {.backend = "cpu"};
     rk_machine_keys(machine, request.machine_key, request.fingerprint);
     return request;
 }
 
-static void keys_tell_hardware_and_software_apart(void **state)
-{
+static void keys_tell_hardware_and_software_apart(void **state) {
     (void)state;
     struct rk_machine_identity machine = gpu_machine();
     struct rk_match_request first = request_of(&machine);
@@ -35,8 +33,7 @@ static void keys_tell_hardware_and_software_apart(void **state)
     assert_string_not_equal(first.machine_key, slower.machine_key);
 }
 
-static void the_ladder_is_climbed_down(void **state)
-{
+static void the_ladder_is_climbed_down(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity old_driver = cpu_machine("1");
@@ -88,10 +85,10 @@ static void the_ladder_is_climbed_down(void **state)
 }
 
 static void add_measurement(struct fixture *fixture, struct rk_db *db, int64_t campaign, struct rk_case_row bench_case,
-                            int64_t process, double seconds, bool held_out)
-{
+                            int64_t process, double seconds, bool held_out) {
     int64_t case_id = 0;
-    const double samples[] = {seconds * 0.99, seconds, seconds * 1.01, seconds, seconds, seconds * 1.005, seconds * 0.995};
+    const double samples[] = {seconds * 0.99, seconds,         seconds * 1.01, seconds,
+                              seconds,        seconds * 1.005, seconds * 0.995};
     expect_status(fixture, rk_case_store(db, &bench_case, &case_id, &fixture->error), RK_OK);
     struct rk_measurement_row row = measurement_of(campaign, case_id, samples, 7);
     row.process = process;
@@ -100,8 +97,7 @@ static void add_measurement(struct fixture *fixture, struct rk_db *db, int64_t c
     expect_status(fixture, rk_measurement_store(db, &row, samples, NULL, 7, NULL, &fixture->error), RK_OK);
 }
 
-static int64_t begin(struct fixture *fixture, struct rk_db *db, bool forced)
-{
+static int64_t begin(struct fixture *fixture, struct rk_db *db, bool forced) {
     struct rk_machine_identity machine = cpu_machine("1");
     struct rk_campaign_row campaign = campaign_row();
     int64_t id = 0;
@@ -110,8 +106,7 @@ static int64_t begin(struct fixture *fixture, struct rk_db *db, bool forced)
     return id;
 }
 
-static struct rk_match find(struct fixture *fixture, struct rk_db *db, const char *driver)
-{
+static struct rk_match find(struct fixture *fixture, struct rk_db *db, const char *driver) {
     struct rk_machine_identity machine = cpu_machine(driver);
     struct rk_match_request request = request_of(&machine);
     struct rk_match match;
@@ -119,8 +114,7 @@ static struct rk_match find(struct fixture *fixture, struct rk_db *db, const cha
     return match;
 }
 
-static void the_newest_campaign_of_a_case_stands(void **state)
-{
+static void the_newest_campaign_of_a_case_stands(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t first = begin(fixture, db, false);
@@ -156,8 +150,7 @@ static void the_newest_campaign_of_a_case_stands(void **state)
     rk_db_close(db);
 }
 
-static void a_forced_campaign_serves_alone_and_warns(void **state)
-{
+static void a_forced_campaign_serves_alone_and_warns(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t forced = begin(fixture, db, true);
@@ -170,8 +163,7 @@ static void a_forced_campaign_serves_alone_and_warns(void **state)
     rk_db_close(db);
 }
 
-static void only_rows_of_real_training_become_costs(void **state)
-{
+static void only_rows_of_real_training_become_costs(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t campaign = begin(fixture, db, false);
@@ -227,16 +219,18 @@ static void only_rows_of_real_training_become_costs(void **state)
     rk_db_close(db);
 }
 
-static struct rk_case_row figure_case(const char *op, int64_t bytes, int64_t ranks)
-{
-    struct rk_case_row row = {.dim = {bytes}, .group_size = 1, .concurrent_ranks = ranks, .row_share = 1,
-                              .operands = "none", .mode = "sustained"};
+static struct rk_case_row figure_case(const char *op, int64_t bytes, int64_t ranks) {
+    struct rk_case_row row = {.dim = {bytes},
+                              .group_size = 1,
+                              .concurrent_ranks = ranks,
+                              .row_share = 1,
+                              .operands = "none",
+                              .mode = "sustained"};
     snprintf(row.op, sizeof(row.op), "%s", op);
     return row;
 }
 
-static void figures_of_the_machine_are_filled(void **state)
-{
+static void figures_of_the_machine_are_filled(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t campaign = begin(fixture, db, false);
@@ -264,8 +258,7 @@ static void figures_of_the_machine_are_filled(void **state)
     rk_db_close(db);
 }
 
-static void a_calibration_without_ops_is_no_cost_source(void **state)
-{
+static void a_calibration_without_ops_is_no_cost_source(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     add_measurement(fixture, db, begin(fixture, db, false), figure_case(RK_CASE_LAUNCH, 0, 1), 0, 3e-6, false);
@@ -276,16 +269,12 @@ static void a_calibration_without_ops_is_no_cost_source(void **state)
     rk_db_close(db);
 }
 
-int main(void)
-{
+int main(void) {
 #define COST_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        COST_TEST(keys_tell_hardware_and_software_apart),
-        COST_TEST(the_ladder_is_climbed_down),
-        COST_TEST(the_newest_campaign_of_a_case_stands),
-        COST_TEST(a_forced_campaign_serves_alone_and_warns),
-        COST_TEST(only_rows_of_real_training_become_costs),
-        COST_TEST(figures_of_the_machine_are_filled),
+        COST_TEST(keys_tell_hardware_and_software_apart),       COST_TEST(the_ladder_is_climbed_down),
+        COST_TEST(the_newest_campaign_of_a_case_stands),        COST_TEST(a_forced_campaign_serves_alone_and_warns),
+        COST_TEST(only_rows_of_real_training_become_costs),     COST_TEST(figures_of_the_machine_are_filled),
         COST_TEST(a_calibration_without_ops_is_no_cost_source),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,15 +14,13 @@
 
 static const struct rk_import_options import_options = {.now_us = INT64_C(1790001000000000)};
 
-static enum rk_status add_to_text(void *context, const void *data, size_t length, struct rk_error *error)
-{
+static enum rk_status add_to_text(void *context, const void *data, size_t length, struct rk_error *error) {
     (void)error;
     rk_text_add_bytes(context, data, length);
     return RK_OK;
 }
 
-static struct rk_text export_text(struct fixture *fixture, struct rk_db *db)
-{
+static struct rk_text export_text(struct fixture *fixture, struct rk_db *db) {
     struct rk_text text = {0};
     struct rk_export_sink sink = {add_to_text, &text};
     expect_status(fixture, rk_db_export_jsonl(db, &sink, &fixture->error), RK_OK);
@@ -30,15 +28,13 @@ static struct rk_text export_text(struct fixture *fixture, struct rk_db *db)
     return text;
 }
 
-static const char *in_folder(const struct fixture *fixture, const char *name)
-{
+static const char *in_folder(const struct fixture *fixture, const char *name) {
     static char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/%s", fixture->folder, name);
     return path;
 }
 
-static void write_text(const char *path, const char *text)
-{
+static void write_text(const char *path, const char *text) {
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
@@ -46,8 +42,7 @@ static void write_text(const char *path, const char *text)
 }
 
 /* A database with a row of every table, awkward texts and numbers among them. */
-static struct rk_db *make_full(struct fixture *fixture)
-{
+static struct rk_db *make_full(struct fixture *fixture) {
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity cpu = cpu_machine("none");
     struct rk_machine_identity gpu = gpu_machine();
@@ -68,13 +63,27 @@ static struct rk_db *make_full(struct fixture *fixture)
     strcpy(row.stop_reason, "failed");
     row.median_seconds = NAN;
     expect_status(fixture, rk_measurement_store(db, &row, NULL, NULL, 0, NULL, &fixture->error), RK_OK);
-    struct rk_campaign_rank_row rank = {.campaign_id = campaign, .host_id = 1, .device = "GPU-0", .cpu_list = "0-7",
-                                        .numa_node = -1, .clock_hz = 1.98e9, .power_watts = NAN};
-    struct rk_telemetry_row telemetry = {.campaign_id = campaign, .time_us = 17, .clock_hz = 1.1e9,
-                                         .memory_clock_hz = NAN, .power_watts = 5e-324, .temperature_celsius = -0.0,
+    struct rk_campaign_rank_row rank = {.campaign_id = campaign,
+                                        .host_id = 1,
+                                        .device = "GPU-0",
+                                        .cpu_list = "0-7",
+                                        .numa_node = -1,
+                                        .clock_hz = 1.98e9,
+                                        .power_watts = NAN};
+    struct rk_telemetry_row telemetry = {.campaign_id = campaign,
+                                         .time_us = 17,
+                                         .clock_hz = 1.1e9,
+                                         .memory_clock_hz = NAN,
+                                         .power_watts = 5e-324,
+                                         .temperature_celsius = -0.0,
                                          .throttle_reasons = "power cap"};
-    struct rk_fit_row fit = {.campaign_id = campaign, .op = "gemm_forward", .type = "f32", .group_size = 1,
-                             .form = "log-log", .parameters = "{}", .held_out_median = 0.1};
+    struct rk_fit_row fit = {.campaign_id = campaign,
+                             .op = "gemm_forward",
+                             .type = "f32",
+                             .group_size = 1,
+                             .form = "log-log",
+                             .parameters = "{}",
+                             .held_out_median = 0.1};
     struct rk_fit_input inputs[2] = {{1, false}, {3, true}};
     expect_status(fixture, rk_campaign_add_rank(db, &rank, &fixture->error), RK_OK);
     expect_status(fixture, rk_telemetry_store(db, &telemetry, &fixture->error), RK_OK);
@@ -83,16 +92,14 @@ static struct rk_db *make_full(struct fixture *fixture)
     return db;
 }
 
-static struct rk_db *open_other(struct fixture *fixture, const char *name)
-{
+static struct rk_db *open_other(struct fixture *fixture, const char *name) {
     struct rk_db_options options = {.access = RK_DB_WRITE};
     struct rk_db *db = NULL;
     expect_status(fixture, rk_db_open(in_folder(fixture, name), &options, &db, &fixture->error), RK_OK);
     return db;
 }
 
-static void jsonl_goes_round_without_loss(void **state)
-{
+static void jsonl_goes_round_without_loss(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = make_full(fixture);
     struct rk_text before = export_text(fixture, db);
@@ -128,8 +135,7 @@ static void jsonl_goes_round_without_loss(void **state)
     rk_db_close(other);
 }
 
-static void csv_goes_round_without_loss(void **state)
-{
+static void csv_goes_round_without_loss(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = make_full(fixture);
     char folder[PATH_MAX];
@@ -150,8 +156,7 @@ static void csv_goes_round_without_loss(void **state)
     rk_db_close(other);
 }
 
-static void rows_get_new_numbers_beside_others(void **state)
-{
+static void rows_get_new_numbers_beside_others(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = make_full(fixture);
     struct rk_text text = export_text(fixture, db);
@@ -193,8 +198,7 @@ static void rows_get_new_numbers_beside_others(void **state)
 
 /* Imports text after one change and expects a refusal that holds part and leaves nothing behind. */
 static void expect_refusal(struct fixture *fixture, const char *text, const char *from, const char *to,
-                           const char *part)
-{
+                           const char *part) {
     const char *place = strstr(text, from);
     if (place == NULL) {
         fail_msg("the export does not hold %s", from);
@@ -224,8 +228,7 @@ static void expect_refusal(struct fixture *fixture, const char *text, const char
     rk_text_free(&changed);
 }
 
-static void broken_exports_are_refused_whole(void **state)
-{
+static void broken_exports_are_refused_whole(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = make_full(fixture);
     struct rk_text text = export_text(fixture, db);
@@ -271,8 +274,7 @@ static void broken_exports_are_refused_whole(void **state)
     rk_db_close(db);
 }
 
-static void broken_csv_is_refused(void **state)
-{
+static void broken_csv_is_refused(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = make_full(fixture);
     static const struct {
@@ -326,8 +328,7 @@ static const char nccl_text[] =
     "{\"size\":0,\"count\":0,\"type\":\"float\",\"redop\":\"sum\",\"root\":\"-1\",\"out_of_place\":null}"
     "],\"end_time\":\"x\"}";
 
-static void nccl_tests_are_imported(void **state)
-{
+static void nccl_tests_are_imported(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_import_result result;
@@ -356,8 +357,7 @@ static void nccl_tests_are_imported(void **state)
     rk_db_close(db);
 }
 
-static void nvbandwidth_is_imported(void **state)
-{
+static void nvbandwidth_is_imported(void **state) {
     struct fixture *fixture = *state;
     static const char text[] =
         "{\"nvbandwidth\":{\"CUDA Runtime Version\":13000,\"Driver Version\":\"580.1\",\"version\":\"v0.8\","
@@ -391,8 +391,7 @@ static void nvbandwidth_is_imported(void **state)
     rk_db_close(db);
 }
 
-static void broken_tool_files_are_refused(void **state)
-{
+static void broken_tool_files_are_refused(void **state) {
     struct fixture *fixture = *state;
     static const struct {
         const char *text, *part;
@@ -403,15 +402,18 @@ static void broken_tool_files_are_refused(void **state)
         {"{\"nvbandwidth\":{\"error\":\"no GPU\"}}", "no GPU"},
         {"{\"nvbandwidth\":{\"testcases\":[]}}", "--buffer-size"},
         {"{\"nvbandwidth\":{\"bufferSize\":64,\"testcases\":[]}}", "no test"},
-        {"{\"nvbandwidth\":{\"bufferSize\":64,\"testcases\":[{\"name\":\"a\",\"bandwidth_matrix\":[[\"-1\"]]}]}}", "no number"},
-        {"{\"nvbandwidth\":{\"bufferSize\":64,\"testcases\":[{\"name\":\"a\",\"bandwidth_matrix\":[[\"0\"]]}]}}", "is 0"},
+        {"{\"nvbandwidth\":{\"bufferSize\":64,\"testcases\":[{\"name\":\"a\",\"bandwidth_matrix\":[[\"-1\"]]}]}}",
+         "no number"},
+        {"{\"nvbandwidth\":{\"bufferSize\":64,\"testcases\":[{\"name\":\"a\",\"bandwidth_matrix\":[[\"0\"]]}]}}",
+         "is 0"},
         {"{\"nccl_version\":1,\"args\":[\"rm\"],\"results\":[]}", "no collective"},
         {"{\"nccl_version\":1,\"args\":[\"all_reduce_perf\"],\"results\":[]}", "config"},
         {"{\"nccl_version\":1,\"args\":[\"all_reduce_perf\"],\"config\":{},\"results\":[]}", "no result"},
         {"{\"nccl_version\":1,\"args\":[\"all_reduce_perf\"],\"config\":{},\"results\":[{\"size\":8,\"count\":2,"
          "\"type\":\"float\",\"out_of_place\":{\"time\":\"nan\"}}]}",
          "without a device time"},
-        {"{\"nccl_version\":1,\"args\":[\"all_reduce_perf\"],\"config\":{},\"results\":[{\"size\":-8,\"count\":2}]}", "size"},
+        {"{\"nccl_version\":1,\"args\":[\"all_reduce_perf\"],\"config\":{},\"results\":[{\"size\":-8,\"count\":2}]}",
+         "size"},
     };
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     char path[PATH_MAX];
@@ -433,8 +435,7 @@ static void broken_tool_files_are_refused(void **state)
     rk_db_close(db);
 }
 
-int main(void)
-{
+int main(void) {
 #define EXCHANGE_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         EXCHANGE_TEST(jsonl_goes_round_without_loss),

@@ -18,15 +18,13 @@
 
 enum { NOBODY = 65534 };
 
-static enum rk_status try_open(struct fixture *fixture, enum rk_db_access access, struct rk_db **db)
-{
+static enum rk_status try_open(struct fixture *fixture, enum rk_db_access access, struct rk_db **db) {
     struct rk_db_options options = {.access = access, .busy_timeout_ms = 200};
     *db = NULL;
     return rk_db_open(fixture->path, &options, db, &fixture->error);
 }
 
-static void write_bytes(const char *path, const void *bytes, size_t length)
-{
+static void write_bytes(const char *path, const void *bytes, size_t length) {
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, length, file), length);
@@ -34,16 +32,14 @@ static void write_bytes(const char *path, const void *bytes, size_t length)
 }
 
 /* A closed database with a campaign of count cases. */
-static void make_database(struct fixture *fixture, size_t count)
-{
+static void make_database(struct fixture *fixture, size_t count) {
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = cpu_machine("none");
     store_campaign(fixture, db, &machine, count);
     rk_db_close(db);
 }
 
-static size_t count_measurements(struct fixture *fixture, struct rk_db *db, int64_t campaign)
-{
+static size_t count_measurements(struct fixture *fixture, struct rk_db *db, int64_t campaign) {
     struct rk_measured_case *rows = NULL;
     size_t count = 0;
     expect_status(fixture, rk_measurement_list(db, campaign, &rows, &count, &fixture->error), RK_OK);
@@ -51,8 +47,7 @@ static size_t count_measurements(struct fixture *fixture, struct rk_db *db, int6
     return count;
 }
 
-static void a_missing_file_says_what_to_do(void **state)
-{
+static void a_missing_file_says_what_to_do(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     expect_status(fixture, try_open(fixture, RK_DB_READ, &db), RK_UNCALIBRATED);
@@ -62,8 +57,7 @@ static void a_missing_file_says_what_to_do(void **state)
     expect_status(fixture, try_open(fixture, RK_DB_READ, &db), RK_UNCALIBRATED);
 }
 
-static void folders_are_made(void **state)
-{
+static void folders_are_made(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     snprintf(fixture->path, sizeof(fixture->path), "%s/a/b c/ü%%20.db", fixture->folder);
@@ -75,8 +69,7 @@ static void folders_are_made(void **state)
     expect_status(fixture, try_open(fixture, RK_DB_WRITE, &db), RK_DATABASE);
 }
 
-static void what_is_no_database_is_refused(void **state)
-{
+static void what_is_no_database_is_refused(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     char text[4096];
@@ -96,8 +89,7 @@ static void what_is_no_database_is_refused(void **state)
     }
 }
 
-static void another_programs_database_is_left_alone(void **state)
-{
+static void another_programs_database_is_left_alone(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     sqlite3 *other = NULL;
@@ -113,8 +105,7 @@ static void another_programs_database_is_left_alone(void **state)
     sqlite3_close(other);
 }
 
-static void a_truncated_file_is_damage(void **state)
-{
+static void a_truncated_file_is_damage(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     make_database(fixture, 200);
@@ -127,8 +118,7 @@ static void a_truncated_file_is_damage(void **state)
     expect_status(fixture, try_open(fixture, RK_DB_WRITE, &db), RK_DATABASE);
 }
 
-static void damaged_pages_are_found(void **state)
-{
+static void damaged_pages_are_found(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     make_database(fixture, 2000);
@@ -157,8 +147,7 @@ static void damaged_pages_are_found(void **state)
     rk_db_close(db);
 }
 
-static void a_newer_version_is_read_only(void **state)
-{
+static void a_newer_version_is_read_only(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     make_database(fixture, 2);
@@ -183,8 +172,7 @@ static void a_newer_version_is_read_only(void **state)
 }
 
 /* Runs body in a child without root's rights; the test fails when the child does. */
-static void in_child(struct fixture *fixture, bool unprivileged, void (*body)(struct fixture *fixture))
-{
+static void in_child(struct fixture *fixture, bool unprivileged, void (*body)(struct fixture *fixture)) {
     fflush(NULL);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -210,8 +198,7 @@ static void in_child(struct fixture *fixture, bool unprivileged, void (*body)(st
         }                                                                                                              \
     } while (0)
 
-static void read_but_not_write(struct fixture *fixture)
-{
+static void read_but_not_write(struct fixture *fixture) {
     struct rk_db *db;
     struct rk_campaign_row row;
     CHILD_EXPECT(try_open(fixture, RK_DB_READ, &db) == RK_OK);
@@ -222,15 +209,13 @@ static void read_but_not_write(struct fixture *fixture)
     CHILD_EXPECT(strstr(fixture->error.text, "permission") != NULL);
 }
 
-static void refuse_to_read(struct fixture *fixture)
-{
+static void refuse_to_read(struct fixture *fixture) {
     struct rk_db *db;
     CHILD_EXPECT(try_open(fixture, RK_DB_READ, &db) == RK_DATABASE);
     CHILD_EXPECT(strstr(fixture->error.text, fixture->path) != NULL);
 }
 
-static void a_read_only_file_and_folder_can_be_read(void **state)
-{
+static void a_read_only_file_and_folder_can_be_read(void **state) {
     struct fixture *fixture = *state;
     make_database(fixture, 2);
     assert_int_equal(chmod(fixture->path, 0444), 0);
@@ -244,8 +229,7 @@ static void a_read_only_file_and_folder_can_be_read(void **state)
 }
 
 /* Starts a child that takes the lock of an open transaction and holds it until it is killed. */
-static pid_t hold_lock(struct fixture *fixture, const char *begin)
-{
+static pid_t hold_lock(struct fixture *fixture, const char *begin) {
     int ready[2];
     assert_int_equal(pipe(ready), 0);
     fflush(NULL);
@@ -268,14 +252,12 @@ static pid_t hold_lock(struct fixture *fixture, const char *begin)
     return child;
 }
 
-static void end_child(pid_t child)
-{
+static void end_child(pid_t child) {
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
-static void a_lock_is_waited_for_and_named(void **state)
-{
+static void a_lock_is_waited_for_and_named(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     make_database(fixture, 1);
@@ -291,8 +273,7 @@ static void a_lock_is_waited_for_and_named(void **state)
     rk_db_close(db);
 }
 
-static void an_exclusive_lock_stops_readers_too(void **state)
-{
+static void an_exclusive_lock_stops_readers_too(void **state) {
     struct fixture *fixture = *state;
     struct rk_db_options options = {.access = RK_DB_WRITE, .journal = RK_DB_JOURNAL_ROLLBACK, .busy_timeout_ms = 100};
     struct rk_db *db = NULL;
@@ -307,8 +288,7 @@ static void an_exclusive_lock_stops_readers_too(void **state)
 }
 
 /* Stores campaigns of 20 cases until it fails. Returns how many were stored. */
-static int fill(struct fixture *fixture, struct rk_db *db, enum rk_status *status)
-{
+static int fill(struct fixture *fixture, struct rk_db *db, enum rk_status *status) {
     struct rk_machine_identity machine = cpu_machine("none");
     struct rk_campaign_row campaign = campaign_row();
     double samples[2000];
@@ -331,8 +311,7 @@ static int fill(struct fixture *fixture, struct rk_db *db, enum rk_status *statu
     return stored;
 }
 
-static void what_was_stored_stays(struct fixture *fixture, struct rk_db *db, int stored)
-{
+static void what_was_stored_stays(struct fixture *fixture, struct rk_db *db, int stored) {
     struct rk_text findings = {0};
     int64_t found = 0;
     assert_true(stored > 0);
@@ -344,8 +323,7 @@ static void what_was_stored_stays(struct fixture *fixture, struct rk_db *db, int
     rk_text_free(&findings);
 }
 
-static void a_full_file_keeps_what_it_has(void **state)
-{
+static void a_full_file_keeps_what_it_has(void **state) {
     struct fixture *fixture = *state;
     struct rk_db_options options = {.access = RK_DB_WRITE, .page_limit = 200};
     struct rk_db *db = NULL;
@@ -359,8 +337,7 @@ static void a_full_file_keeps_what_it_has(void **state)
     rk_db_close(db);
 }
 
-static void a_full_file_system_keeps_what_it_has(void **state)
-{
+static void a_full_file_system_keeps_what_it_has(void **state) {
     struct fixture *fixture = *state;
     if (geteuid() != 0 || mount("tmpfs", fixture->folder, "tmpfs", 0, "size=1m") != 0) {
         skip();
@@ -379,8 +356,7 @@ static void a_full_file_system_keeps_what_it_has(void **state)
     assert_int_equal(umount(fixture->folder), 0);
 }
 
-static void fill_under_a_size_limit(struct fixture *fixture)
-{
+static void fill_under_a_size_limit(struct fixture *fixture) {
     struct rk_db *db;
     enum rk_status status = RK_OK;
     struct rlimit limit = {1 << 20, 1 << 20};
@@ -393,8 +369,7 @@ static void fill_under_a_size_limit(struct fixture *fixture)
     rk_db_close(db);
 }
 
-static void a_limit_on_file_size_keeps_what_it_has(void **state)
-{
+static void a_limit_on_file_size_keeps_what_it_has(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     in_child(fixture, false, fill_under_a_size_limit);
@@ -404,8 +379,7 @@ static void a_limit_on_file_size_keeps_what_it_has(void **state)
 }
 
 /* Writes measurements, one transaction each, telling their number through a pipe, until it is killed. */
-static void write_for_ever(struct fixture *fixture, int tell, enum rk_db_journal journal)
-{
+static void write_for_ever(struct fixture *fixture, int tell, enum rk_db_journal journal) {
     struct rk_db_options options = {.access = RK_DB_WRITE, .journal = journal};
     struct rk_db *db = NULL;
     const double samples[] = {1e-3, 2e-3, 3e-3};
@@ -423,8 +397,7 @@ static void write_for_ever(struct fixture *fixture, int tell, enum rk_db_journal
     }
 }
 
-static void kill_a_writer(struct fixture *fixture, enum rk_db_journal journal, useconds_t after)
-{
+static void kill_a_writer(struct fixture *fixture, enum rk_db_journal journal, useconds_t after) {
     int tell[2];
     assert_int_equal(pipe(tell), 0);
     fflush(NULL);
@@ -458,8 +431,7 @@ static void kill_a_writer(struct fixture *fixture, enum rk_db_journal journal, u
     rk_db_close(db);
 }
 
-static void a_killed_writer_loses_nothing_committed(void **state)
-{
+static void a_killed_writer_loses_nothing_committed(void **state) {
     struct fixture *fixture = *state;
     for (int i = 0; i < 12; i++) {
         make_database(fixture, 1);
@@ -468,8 +440,7 @@ static void a_killed_writer_loses_nothing_committed(void **state)
     }
 }
 
-static void readers_and_a_writer_work_at_once(void **state)
-{
+static void readers_and_a_writer_work_at_once(void **state) {
     struct fixture *fixture = *state;
     make_database(fixture, 1);
     pid_t readers[3];
@@ -505,8 +476,7 @@ static void readers_and_a_writer_work_at_once(void **state)
     }
 }
 
-static void many_processes_create_one_database(void **state)
-{
+static void many_processes_create_one_database(void **state) {
     struct fixture *fixture = *state;
     pid_t children[6];
     fflush(NULL);
@@ -541,15 +511,13 @@ static void many_processes_create_one_database(void **state)
 }
 
 /* A connection as rk_db_open makes it, before any migration. */
-static void connect_raw(struct fixture *fixture, struct rk_db *db)
-{
+static void connect_raw(struct fixture *fixture, struct rk_db *db) {
     *db = (struct rk_db){.path = fixture->path, .busy_timeout_ms = 2000};
     assert_int_equal(sqlite3_open(fixture->path, &db->connection), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db->connection, "PRAGMA foreign_keys = ON", NULL, NULL, NULL), SQLITE_OK);
 }
 
-static void make_version_1(struct fixture *fixture)
-{
+static void make_version_1(struct fixture *fixture) {
     struct rk_db db;
     connect_raw(fixture, &db);
     expect_status(fixture, rk_db_migrate(&db, 1, NULL, &fixture->error), RK_OK);
@@ -562,8 +530,7 @@ static void make_version_1(struct fixture *fixture)
     sqlite3_close(db.connection);
 }
 
-static int64_t version_on_disk(const char *path)
-{
+static int64_t version_on_disk(const char *path) {
     sqlite3 *raw = NULL;
     sqlite3_stmt *statement = NULL;
     assert_int_equal(sqlite3_open_v2(path, &raw, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
@@ -575,8 +542,7 @@ static int64_t version_on_disk(const char *path)
     return version;
 }
 
-static void an_old_version_is_migrated_with_a_backup(void **state)
-{
+static void an_old_version_is_migrated_with_a_backup(void **state) {
     struct fixture *fixture = *state;
     char backup[PATH_MAX + 16];
     snprintf(backup, sizeof(backup), "%s.v1.backup", fixture->path);
@@ -606,15 +572,13 @@ static void an_old_version_is_migrated_with_a_backup(void **state)
     }
 }
 
-static int die(void *unused)
-{
+static int die(void *unused) {
     (void)unused;
     raise(SIGKILL);
     return 1;
 }
 
-static void a_killed_migration_leaves_the_old_file(void **state)
-{
+static void a_killed_migration_leaves_the_old_file(void **state) {
     struct fixture *fixture = *state;
     make_version_1(fixture);
     fflush(NULL);
@@ -638,8 +602,7 @@ static void a_killed_migration_leaves_the_old_file(void **state)
     rk_db_close(db);
 }
 
-static void a_failed_migration_leaves_the_old_file(void **state)
-{
+static void a_failed_migration_leaves_the_old_file(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     make_version_1(fixture);
@@ -654,8 +617,7 @@ static void a_failed_migration_leaves_the_old_file(void **state)
     expect_text(fixture, "brought up to date");
 }
 
-static void wal_is_left_where_it_is_unsafe(void **state)
-{
+static void wal_is_left_where_it_is_unsafe(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db;
     struct rk_db_options remote = {.access = RK_DB_WRITE, .journal = RK_DB_JOURNAL_ROLLBACK, .busy_timeout_ms = 200};
@@ -682,8 +644,7 @@ static void wal_is_left_where_it_is_unsafe(void **state)
     assert_false(rk_file_system_is_local(0x65735546));                  /* FUSE */
 }
 
-int main(void)
-{
+int main(void) {
 #define OPEN_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         OPEN_TEST(a_missing_file_says_what_to_do),

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void a_campaign_comes_back(void **state)
-{
+static void a_campaign_comes_back(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = gpu_machine();
@@ -52,8 +51,7 @@ static void a_campaign_comes_back(void **state)
     rk_db_close(db);
 }
 
-static void samples_come_back_bit_for_bit(void **state)
-{
+static void samples_come_back_bit_for_bit(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = cpu_machine("none");
@@ -87,8 +85,7 @@ static void samples_come_back_bit_for_bit(void **state)
     rk_db_close(db);
 }
 
-static void a_campaign_is_resumed(void **state)
-{
+static void a_campaign_is_resumed(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = cpu_machine("none");
@@ -104,7 +101,8 @@ static void a_campaign_is_resumed(void **state)
         struct rk_measurement_row measurement = measurement_of(id, cases[i], samples, 6);
         strcpy(measurement.status, outcomes[i]);
         strcpy(measurement.stop_reason, i == 2 ? "failed" : "time cap");
-        expect_status(fixture, rk_measurement_store(db, &measurement, samples, NULL, i == 2 ? 0 : 6, NULL, &fixture->error),
+        expect_status(fixture,
+                      rk_measurement_store(db, &measurement, samples, NULL, i == 2 ? 0 : 6, NULL, &fixture->error),
                       RK_OK);
     }
     int64_t again = 0;
@@ -112,7 +110,8 @@ static void a_campaign_is_resumed(void **state)
     expect_status(fixture, rk_case_store(db, &same, &again, &fixture->error), RK_OK);
     assert_int_equal(again, cases[1]);
 
-    expect_status(fixture, rk_campaign_end(db, id, RK_CAMPAIGN_INTERRUPTED, row.started_us + 5, &fixture->error), RK_OK);
+    expect_status(fixture, rk_campaign_end(db, id, RK_CAMPAIGN_INTERRUPTED, row.started_us + 5, &fixture->error),
+                  RK_OK);
     char machine_key[RK_MACHINE_KEY_SIZE];
     char fingerprint[RK_MACHINE_KEY_SIZE];
     rk_machine_keys(&machine, machine_key, fingerprint);
@@ -135,8 +134,7 @@ static void a_campaign_is_resumed(void **state)
     rk_db_close(db);
 }
 
-static void plans_and_runs_come_back(void **state)
-{
+static void plans_and_runs_come_back(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     static const char document[] = "{\n  \"version\": 1\n}\n";
@@ -187,8 +185,14 @@ static void plans_and_runs_come_back(void **state)
     expect_status(fixture, rk_run_memory(db, run, &memory, &count, &fixture->error), RK_OK);
     assert_int_equal(count, 2);
     free(memory);
-    struct rk_comparison_row again = {.level = "step", .name = "step", .stage = -1, .unit = "s", .predicted = 1,
-                                      .measured = 3, .relative_uncertainty = NAN, .tolerance = 0.15};
+    struct rk_comparison_row again = {.level = "step",
+                                      .name = "step",
+                                      .stage = -1,
+                                      .unit = "s",
+                                      .predicted = 1,
+                                      .measured = 3,
+                                      .relative_uncertainty = NAN,
+                                      .tolerance = 0.15};
     expect_status(fixture, rk_comparison_store(db, run, 1, &again, 1, &fixture->error), RK_OK);
     struct rk_comparison_row *comparison = NULL;
     expect_status(fixture, rk_comparison_list(db, run, &comparison, &count, &fixture->error), RK_OK);
@@ -202,8 +206,7 @@ static void plans_and_runs_come_back(void **state)
     rk_db_close(db);
 }
 
-static void a_plan_with_two_choices_is_refused(void **state)
-{
+static void a_plan_with_two_choices_is_refused(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_plan_row plan = {.ranks = 1};
@@ -216,13 +219,13 @@ static void a_plan_with_two_choices_is_refused(void **state)
     size_t count = 1;
     expect_status(fixture, rk_plan_list(db, &rows, &count, &fixture->error), RK_OK);
     assert_int_equal(count, 0);
-    expect_status(fixture, rk_plan_store(db, &plan, "not json", candidates, 0, NULL, 0, NULL, &fixture->error), RK_USAGE);
+    expect_status(fixture, rk_plan_store(db, &plan, "not json", candidates, 0, NULL, 0, NULL, &fixture->error),
+                  RK_USAGE);
     free(rows);
     rk_db_close(db);
 }
 
-static void stored_rows_cannot_change(void **state)
-{
+static void stored_rows_cannot_change(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = gpu_machine();
@@ -249,7 +252,8 @@ static void stored_rows_cannot_change(void **state)
         "DELETE FROM run_op",
         "UPDATE run_memory SET allocated_bytes = predicted_bytes",
         "UPDATE comparison SET within = 1",
-        "INSERT INTO measurement (campaign_id, bench_case_id, process, status, message, stop_reason, held_out, started_us,"
+        "INSERT INTO measurement (campaign_id, bench_case_id, process, status, message, stop_reason, held_out, "
+        "started_us,"
         " batch, throttled, algorithm, median_seconds) VALUES (999, 1, 0, 'ok', '', 'interval', 0, 0, 1, 0, '', 1)",
     };
     for (size_t i = 0; i < sizeof(statements) / sizeof(statements[0]); i++) {
@@ -260,8 +264,7 @@ static void stored_rows_cannot_change(void **state)
     rk_db_close(db);
 }
 
-static void hostile_names_are_only_names(void **state)
-{
+static void hostile_names_are_only_names(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = cpu_machine("none");
@@ -281,8 +284,7 @@ static void hostile_names_are_only_names(void **state)
     rk_db_close(db);
 }
 
-static void the_check_finds_broken_promises(void **state)
-{
+static void the_check_finds_broken_promises(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = cpu_machine("none");
@@ -310,8 +312,7 @@ static void the_check_finds_broken_promises(void **state)
     rk_db_close(db);
 }
 
-static void groups_of_writes_are_all_or_nothing(void **state)
-{
+static void groups_of_writes_are_all_or_nothing(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = cpu_machine("none");
@@ -332,15 +333,21 @@ static void groups_of_writes_are_all_or_nothing(void **state)
     rk_db_close(db);
 }
 
-static void fits_and_telemetry_come_back(void **state)
-{
+static void fits_and_telemetry_come_back(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     struct rk_machine_identity machine = cpu_machine("none");
     int64_t campaign = store_campaign(fixture, db, &machine, 3);
-    struct rk_fit_row fit = {.campaign_id = campaign, .op = "gemm_forward", .type = "f32", .group_size = 1,
-                             .form = "log-log", .parameters = "{\"a\":[1,2]}", .leave_one_out_median = 0.02,
-                             .leave_one_out_p90 = 0.1, .held_out_median = NAN, .held_out_p90 = NAN};
+    struct rk_fit_row fit = {.campaign_id = campaign,
+                             .op = "gemm_forward",
+                             .type = "f32",
+                             .group_size = 1,
+                             .form = "log-log",
+                             .parameters = "{\"a\":[1,2]}",
+                             .leave_one_out_median = 0.02,
+                             .leave_one_out_p90 = 0.1,
+                             .held_out_median = NAN,
+                             .held_out_p90 = NAN};
     struct rk_fit_input inputs[3] = {{1, false}, {2, true}, {3, false}};
     expect_status(fixture, rk_fit_store(db, &fit, inputs, 3, NULL, &fixture->error), RK_OK);
     struct rk_fit_row *fits = NULL;
@@ -353,18 +360,27 @@ static void fits_and_telemetry_come_back(void **state)
     free(fits);
     inputs[0].measurement_id = 77;
     expect_status(fixture, rk_fit_store(db, &fit, inputs, 3, NULL, &fixture->error), RK_USAGE);
-    struct rk_telemetry_row telemetry = {.campaign_id = campaign, .rank = 0, .time_us = 5, .clock_hz = 1e9,
-                                         .memory_clock_hz = NAN, .power_watts = 100, .temperature_celsius = NAN};
+    struct rk_telemetry_row telemetry = {.campaign_id = campaign,
+                                         .rank = 0,
+                                         .time_us = 5,
+                                         .clock_hz = 1e9,
+                                         .memory_clock_hz = NAN,
+                                         .power_watts = 100,
+                                         .temperature_celsius = NAN};
     expect_status(fixture, rk_telemetry_store(db, &telemetry, &fixture->error), RK_OK);
-    struct rk_campaign_rank_row rank = {.campaign_id = campaign, .host_id = 1, .device = "cpu", .cpu_list = "0-1",
-                                        .numa_node = 0, .clock_hz = NAN, .power_watts = NAN};
+    struct rk_campaign_rank_row rank = {.campaign_id = campaign,
+                                        .host_id = 1,
+                                        .device = "cpu",
+                                        .cpu_list = "0-1",
+                                        .numa_node = 0,
+                                        .clock_hz = NAN,
+                                        .power_watts = NAN};
     expect_status(fixture, rk_campaign_add_rank(db, &rank, &fixture->error), RK_OK);
     expect_status(fixture, rk_campaign_add_rank(db, &rank, &fixture->error), RK_USAGE);
     rk_db_close(db);
 }
 
-int main(void)
-{
+int main(void) {
 #define ROW_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         ROW_TEST(a_campaign_comes_back),
