@@ -131,6 +131,11 @@ static enum rk_status open_reader(const char *directory, const struct rk_candida
         return status;
     if (snprintf(path, sizeof path, "%s/manifest.json", reader->folder) >= (int)sizeof path)
         return rk_fail(error, RK_USAGE, "--checkpoint: the name '%.80s...' is too long", directory);
+    if (access(path, F_OK) != 0)
+        return rk_fail(error, RK_ERROR,
+                       "%s: is missing: this checkpoint was never finished or was removed; resume from an older one by "
+                       "writing its folder's name into 'latest'",
+                       path);
     status = rk_manifest_read(path, &reader->manifest, error);
     if (status == RK_OK)
         status = check_manifest(reader, candidate, architecture, path, error);
