@@ -1,4 +1,17 @@
-/* The exhaustive search: every candidate of a space is judged; closed forms rank, the simulator replays the best. */
+/* The exhaustive search: every candidate of a space is judged; closed forms rank, the simulator replays the best.
+ *
+ * The space: PP over the divisors of the ranks, virtual stages 1, 2 and 4, EP-MP over the divisors of the ranks up to the number
+ * of experts, micro-batches of 1, 2, 4, ... sequences, every recompute policy, offload of 0, 25, 50, 75 and 100 % and the
+ * largest whole per cent that the host link carries. Layers are spread evenly (rk_candidate_even_chunks).
+ *
+ * A candidate is judged in this order, and the first refusal stands: divisibility; topology (an EP-MP group must not span
+ * hosts); memory; host memory; offload bandwidth to the host, then from it; price. Offload: the bytes that a block keeps
+ * (balanced load, no capacity padding: rk_moe_block_activation_bytes less what is recomputed) times the offloaded share over
+ * the time of the block's forward (backward) must not exceed the link's rate with all ranks of the host copying. Bytes are
+ * those of the step program's buffers: near the limit and for the replayed candidates they come from the memory layout
+ * itself, elsewhere from a closed form that equals it.
+ *
+ * Of the feasible ones the best by closed form are replayed, at least four and as many more as keep the replay short. */
 #ifndef RK_MODEL_SEARCH_H
 #define RK_MODEL_SEARCH_H
 
@@ -34,6 +47,7 @@ struct rk_judgement {
     bool simulated;                /* seconds come from the simulator, not the closed form */
     int64_t arena_bytes[2];        /* heaviest stage: [0] persistent, [1] all */
     int32_t heaviest_stage;
+    double offload_need[2];        /* GB/s to the host and back that the offloaded bytes demand; 0 when not judged */
     enum rk_origin origin;         /* the worst among the terms that make 90 % of the time */
 };
 
@@ -47,16 +61,24 @@ struct rk_search_request {
     int64_t memory_limit_bytes;    /* per rank, 0: the machine's */
     double capacity_factor;        /* 0: without drops under any routing (EP-MP) */
     enum rk_routing routing;
-    /* 0 or -1: free; else fixed */
-    int32_t pipeline, virtual_stages, expert_parallel, offload_percent;
+    /* Constraints. 0: free; else fixed */
+    int32_t pipeline, virtual_stages, expert_parallel;
     int64_t micro_batch_tokens;
-    int32_t recompute;             /* enum rk_recompute or -1 */
+    /* -1: free; else fixed */
+    int32_t offload_percent;
+    int32_t recompute;             /* enum rk_recompute */
     size_t replayed;               /* how many of the best the simulator replays; 0: 16 */
 };
 
+enum { RK_SEARCH_KEPT_MAX = 8192 };
+
 struct rk_search_result {
-    struct rk_judgement *judgements; /* all candidates, feasible first by predicted time, then refused by kind; owned */
-    size_t count, feasible;
+    /* Feasible first by predicted time, then refused by kind, nearest to fitting first; of a large space the first
+     * RK_SEARCH_KEPT_MAX feasible and as many of each refusal. Owned. */
+    struct rk_judgement *judgements;
+    size_t kept;
+    size_t count, feasible;          /* of all candidates judged */
+    size_t refused[RK_REFUSAL_COUNT];
     double seconds_spent_per_candidate; /* 0: model/ has no clock; the caller fills it */
 };
 
