@@ -167,6 +167,14 @@ struct rk_block_place {
     enum rk_block_output output;
 };
 
+/* Where a value goes that leaves the device between forward and backward; bytes 0: it stays. */
+struct rk_offload_place {
+    int64_t bytes;
+    uint32_t staging, reload, host;
+    bool sent; /* while a forward segment is written: its copy out is written already */
+};
+enum { RK_OFFLOAD_INPUT = RK_VALUE_COUNT }; /* the block's input, behind its values */
+
 struct rk_lowering {
     const struct rk_architecture *architecture;
     const struct rk_candidate *candidate;
@@ -188,16 +196,20 @@ struct rk_lowering {
     uint32_t outgoing;      /* the chunk's output on its way to the next stage */
     uint32_t stream;        /* the gradient of the block's output, then of its input: one buffer through a chunk's backward */
     uint32_t head_input, head_normed, head_rstd, head_logits;
+    struct rk_offload_place offload[2][RK_VALUE_COUNT + 1]; /* [kind][value] */
     int64_t *bucket_ready;  /* [bucket]: see rk_lower_parameters; owned */
 
     /* Events. */
     uint16_t compute, exchange, tail, input_received, input_free, outgoing_sent, stream_received, stream_free, reduced;
+    uint16_t staging_free, offloaded, reload_free, reloaded; /* see lower_offload.c */
 
     /* The segment and the op under construction. */
     enum rk_phase phase;
     struct rk_op *op, dropped_op;
     int32_t workspaces[RK_OP_KIND_COUNT];           /* ops with workspace so far in this segment */
+    bool staging_awaited[RK_STREAM_COUNT][2], reload_awaited; /* so far in this segment; [stream][layer shift] */
     uint32_t block_segment[2][2][RK_INPUT_COUNT][RK_OUTPUT_COUNT]; /* [kind][backward], UINT32_MAX: not yet written */
+    uint32_t reload_segment[2];                     /* [kind], the same */
 
     size_t buffer_capacity, event_capacity, op_capacity, segment_capacity, visit_capacity, tensor_capacity,
         bucket_capacity;
@@ -250,6 +262,18 @@ void rk_lower_parameters(struct rk_lowering *lowering);
 /* lower_buffers.c: all other buffers and the events. */
 void rk_lower_shapes(struct rk_lowering *lowering);
 void rk_lower_buffers(struct rk_lowering *lowering);
+
+/* lower_offload.c. Choose: which of the values of a kind with these bytes leave. Place: the buffers of one that does. Waits: the
+ * waits of an op that writes staging or reads reload instances; called for every op. Out: copies of what the forward segment
+ * has written so far and, last, of the block's input. Back: the segment that brings a block's values back. */
+void rk_lower_offload_choose(struct rk_lowering *lowering, enum rk_block kind, const int64_t bytes[RK_VALUE_COUNT],
+                             bool chosen[RK_VALUE_COUNT]);
+struct rk_offload_place rk_lower_offload_place(struct rk_lowering *lowering, const char *name, uint8_t kinds,
+                                               int64_t bytes);
+bool rk_lower_offload_any(const struct rk_lowering *lowering, enum rk_block kind);
+void rk_lower_offload_waits(struct rk_lowering *lowering);
+void rk_lower_offload_out(struct rk_lowering *lowering, enum rk_block kind, bool last);
+uint32_t rk_lower_offload_back(struct rk_lowering *lowering, enum rk_block kind);
 
 /* lower_block.c: the segment of a block's forward or backward, written when first asked for. */
 uint32_t rk_lower_block_forward(struct rk_lowering *lowering, struct rk_block_place place);

@@ -47,6 +47,12 @@ static void rope_parameters(const struct block *block) {
     rk_lower_parameter(block->lowering, 1, block->lowering->architecture->norm_epsilon);
 }
 
+/* What the forward has written so far leaves the device, where the candidate says so. */
+static void offload(const struct block *block, bool last) {
+    if (!block->again)
+        rk_lower_offload_out(block->lowering, block->place.kind, last);
+}
+
 /* qkv of the normed input, as the rotation takes it: with gains the raw values are needed in backward too. */
 static uint32_t qkv_before_rotation(const struct block *block) {
     return block->at->qkv_raw != RK_NO_BUFFER ? block->at->qkv_raw : block->at->qkv;
@@ -66,6 +72,7 @@ static void attention_core_forward(const struct block *block) {
     rope_parameters(block);
     op(block, RK_OP_ATTENTION_FORWARD, RK_SITE_ATTENTION);
     OPERANDS(block, rk_at(at->qkv), rk_at(at->context), rk_at(at->lse));
+    offload(block, false);
 }
 
 static uint32_t mlp_gain(const struct block *block, const struct rk_parameter_views *views) {
@@ -79,6 +86,7 @@ static void attention_forward(const struct block *block) {
     attention_core_forward(block);
     gemm_forward(block, RK_SITE_OUT, at->context, weight->wo, at->input, rk_at(at->middle));
     norm_forward(block, at->middle, mlp_gain(block, weight), at->mlp_normed, at->mlp_rstd);
+    offload(block, false);
 }
 
 /* The last op of a block writes its output where the next block, the head or the send expects it. */
@@ -115,6 +123,7 @@ static void dense_mlp_forward(const struct block *block) {
     swiglu_forward(block, RK_SITE_DENSE_GATE, at->dense_up, at->dense_hidden);
     if (block->again)
         return;
+    offload(block, true);
     gemm_forward(block, RK_SITE_DENSE_DOWN, at->dense_hidden, weight->dense_w2, at->middle, output_operand(block));
     output_waits(block);
 }
@@ -181,6 +190,7 @@ static void experts_forward(const struct block *block) {
     OPERANDS(block, rk_at(at->expert_up), rk_at(at->row_weight), rk_at(at->offsets), rk_at(at->expert_hidden));
     if (block->again)
         return;
+    offload(block, true);
     grouped_gemm(block, RK_OP_GROUPED_GEMM_FORWARD, RK_SITE_EXPERT_DOWN, at->expert_hidden, lowering->weight.w2,
                  at->expert_output);
     op(block, RK_OP_COMBINE, RK_SITE_EXCHANGE);
@@ -195,6 +205,7 @@ static void moe_mlp_forward(const struct block *block) {
         route_forward(block);
     dispatch(block, at->mlp_normed, at->weight, at->rows, at->row_weight);
     shared_expert_forward(block);
+    offload(block, false);
     experts_forward(block);
 }
 
@@ -309,6 +320,8 @@ static void attention_backward(const struct block *block) {
                   gradient->attention_norm);
     if (block->place.input == RK_INPUT_RECEIVED)
         rk_lower_record(lowering, lowering->input_free, 0);
+    if (rk_lower_offload_any(lowering, block->place.kind))
+        rk_lower_record(lowering, lowering->reload_free, 0);
 }
 
 static void recompute(const struct block *block, void (*part)(const struct block *)) {

@@ -1,5 +1,6 @@
 #include "model/lower.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct value_row {
@@ -123,41 +124,86 @@ static bool is_kept(enum rk_keep keep, enum rk_recompute policy) {
     return true;
 }
 
-static void add_block_values(struct rk_lowering *lowering, enum rk_block kind) {
-    struct rk_block_values *values = &lowering->forward[kind];
-    struct rk_program *program = lowering->program;
-    const char *name = kind == RK_BLOCK_DENSE ? "dense" : "moe";
-    program->kept_bytes[kind] = lowering->tokens * lowering->hidden * lowering->act_bytes;
+/* Bytes of the values of a kind that are kept from forward to backward, routes apart; the block's input comes on top. */
+static void sum_kept(struct rk_lowering *lowering, enum rk_block kind, int64_t kept[RK_VALUE_COUNT]) {
+    int64_t sum = lowering->tokens * lowering->hidden * lowering->act_bytes;
     for (int i = 0; i < RK_VALUE_COUNT; i++) {
         const struct value_row *row = &value_rows[i];
-        if (!has_value(lowering, (enum rk_value)i, kind))
-            continue;
-        bool kept = is_kept(row->keep, lowering->candidate->recompute);
-        struct rk_buffer buffer = {.owner = row->owner, .scope = RK_SCOPE_VISIT, .bytes = value_bytes(lowering, row)};
-        if (kept) {
-            buffer.scope = RK_SCOPE_LAYER_SLOT;
-            buffer.layer_kinds = (uint8_t)(1 << kind);
-            program->kept_bytes[kind] += row->keep == RK_KEEP_ALWAYS ? 0 : buffer.bytes;
-        } else if (row->owner == RK_OWNER_ACTIVATIONS) {
-            buffer.owner = RK_OWNER_TRANSIENT;
+        bool counts = has_value(lowering, (enum rk_value)i, kind) && row->keep != RK_KEEP_ALWAYS &&
+                      is_kept(row->keep, lowering->candidate->recompute);
+        kept[i] = counts ? value_bytes(lowering, row) : 0;
+        sum += kept[i];
+    }
+    lowering->program->kept_bytes[kind] = sum;
+}
+
+/* A value that leaves the device has other buffers in forward and in backward; else it is one for both. */
+static void add_value(struct rk_lowering *lowering, enum rk_block kind, enum rk_value value, bool leaves) {
+    const struct value_row *row = &value_rows[value];
+    uint8_t kinds = (uint8_t)(1 << kind);
+    char name[sizeof lowering->program->buffers->name];
+    snprintf(name, sizeof name, "%s.%s", kind == RK_BLOCK_DENSE ? "dense" : "moe", row->name);
+    struct rk_buffer buffer = {.owner = row->owner, .scope = RK_SCOPE_VISIT, .bytes = value_bytes(lowering, row)};
+    if (leaves) {
+        struct rk_offload_place place = rk_lower_offload_place(lowering, name, kinds, buffer.bytes);
+        lowering->offload[kind][value] = place;
+        lowering->forward[kind].at[value] = place.staging;
+        lowering->backward[kind].at[value] = place.reload;
+        return;
+    }
+    if (is_kept(row->keep, lowering->candidate->recompute)) {
+        buffer.scope = RK_SCOPE_LAYER_SLOT;
+        buffer.layer_kinds = kinds;
+    } else if (row->owner == RK_OWNER_ACTIVATIONS) {
+        buffer.owner = RK_OWNER_TRANSIENT;
+    }
+    lowering->forward[kind].at[value] = rk_lower_buffer(lowering, buffer, "%s", name);
+    lowering->backward[kind].at[value] = lowering->forward[kind].at[value];
+}
+
+static void add_block_values(struct rk_lowering *lowering, enum rk_block kind) {
+    int64_t kept[RK_VALUE_COUNT];
+    bool leaves[RK_VALUE_COUNT];
+    sum_kept(lowering, kind, kept);
+    rk_lower_offload_choose(lowering, kind, kept, leaves);
+    for (int i = 0; i < RK_VALUE_COUNT; i++)
+        if (has_value(lowering, (enum rk_value)i, kind))
+            add_value(lowering, kind, (enum rk_value)i, leaves[i]);
+}
+
+/* The input of a block is the output of the block before it, whatever its kind: one buffer for both kinds. It leaves only
+ * when everything does. */
+static void add_block_input(struct rk_lowering *lowering) {
+    struct rk_buffer input = {.owner = RK_OWNER_ACTIVATIONS,
+                              .scope = RK_SCOPE_LAYER_SLOT,
+                              .layer_kinds = RK_KINDS_BOTH,
+                              .bytes = lowering->tokens * lowering->hidden * lowering->act_bytes};
+    uint32_t forward, backward;
+    if (lowering->candidate->offload_percent == 100) {
+        struct rk_offload_place place = rk_lower_offload_place(lowering, "block.input", RK_KINDS_BOTH, input.bytes);
+        forward = place.staging;
+        backward = place.reload;
+        for (int kind = 0; kind < 2; kind++) {
+            lowering->offload[kind][RK_OFFLOAD_INPUT] = place;
+            if ((lowering->kinds & 1 << kind) != 0)
+                lowering->program->offloaded_bytes[kind] += input.bytes;
         }
-        values->at[i] = rk_lower_buffer(lowering, buffer, "%s.%s", name, row->name);
+    } else {
+        forward = backward = rk_lower_buffer(lowering, input, "block.input");
+    }
+    for (int kind = 0; kind < 2; kind++) {
+        lowering->forward[kind].input = forward;
+        lowering->backward[kind].input = backward;
     }
 }
 
 static void add_values(struct rk_lowering *lowering) {
     memset(lowering->forward, 0xFF, sizeof lowering->forward);
-    struct rk_buffer input = {.owner = RK_OWNER_ACTIVATIONS,
-                              .scope = RK_SCOPE_LAYER_SLOT,
-                              .layer_kinds = RK_KINDS_BOTH,
-                              .bytes = lowering->tokens * lowering->hidden * lowering->act_bytes};
-    uint32_t index = rk_lower_buffer(lowering, input, "block.input");
-    for (int kind = 0; kind < 2; kind++) {
-        lowering->forward[kind].input = index;
+    memset(lowering->backward, 0xFF, sizeof lowering->backward);
+    add_block_input(lowering);
+    for (int kind = 0; kind < 2; kind++)
         if ((lowering->kinds & 1 << kind) != 0)
             add_block_values(lowering, (enum rk_block)kind);
-    }
-    memcpy(lowering->backward, lowering->forward, sizeof lowering->backward);
 }
 
 /* What passes between stages, and between the chunks of a stage and its loss. Two instances taken in turn by micro-batch let
@@ -218,6 +264,12 @@ static void add_events(struct rk_lowering *lowering) {
     lowering->outgoing_sent = rk_lower_event(lowering, "output sent", RK_SCOPE_MICRO_BATCH_RING, turns);
     lowering->stream_received = rk_lower_event(lowering, "gradient received", RK_SCOPE_MICRO_BATCH_RING, turns);
     lowering->stream_free = rk_lower_event(lowering, "gradient free", RK_SCOPE_MICRO_BATCH_RING, turns);
+    if (lowering->candidate->offload_percent == 0)
+        return;
+    lowering->staging_free = rk_lower_event(lowering, "staging free", RK_SCOPE_LAYER_RING, 2);
+    lowering->offloaded = rk_lower_event(lowering, "offloaded", RK_SCOPE_LAYER_SLOT, 0);
+    lowering->reload_free = rk_lower_event(lowering, "reload free", RK_SCOPE_LAYER_RING, 2);
+    lowering->reloaded = rk_lower_event(lowering, "reloaded", RK_SCOPE_LAYER_RING, 2);
 }
 
 void rk_lower_buffers(struct rk_lowering *lowering) {

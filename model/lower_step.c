@@ -99,12 +99,14 @@ static int64_t transfer_bytes(const struct rk_lowering *lowering) {
     return lowering->tokens * lowering->hidden * lowering->act_bytes;
 }
 
-/* A receive starts as soon as the slot's last occupant is done with its input, whatever compute does by then. */
+/* A receive starts as soon as its place is free, whatever compute does by then: when the slot's last occupant is done with its
+ * input, or, where inputs leave the device, when the last one in this place has left. */
 static uint32_t receive_activations(struct rk_lowering *lowering) {
     uint32_t segment = rk_lower_segment_begin(lowering, RK_PHASE_FORWARD, "receive activations");
     op(lowering, RK_OP_RECEIVE, RK_GROUP_PIPELINE_PREVIOUS, transfer_bytes(lowering), 0, 0);
     RK_OPERANDS(lowering, rk_at(lowering->forward[0].input));
-    rk_lower_wait(lowering, lowering->input_free, 0);
+    if (lowering->forward[0].input == lowering->backward[0].input)
+        rk_lower_wait(lowering, lowering->input_free, 0);
     rk_lower_record(lowering, lowering->input_received, 0);
     rk_lower_segment_end(lowering);
     return segment;
@@ -248,8 +250,16 @@ static void forward_chunk(struct rk_lowering *lowering, const struct step_segmen
         visit_layer(lowering, segments->send_activations, chunk, chunk->last);
 }
 
+/* Brings back what a block's backward needs and forward sent away. */
+static void reload(struct rk_lowering *lowering, const struct chunk *chunk, int32_t ordinal) {
+    enum rk_block kind = (enum rk_block)lowering->program->layer_kinds[ordinal];
+    if (rk_lower_offload_any(lowering, kind))
+        visit_layer(lowering, rk_lower_offload_back(lowering, kind), chunk, ordinal);
+}
+
 static void backward_chunk(struct rk_lowering *lowering, const struct step_segments *segments,
                            const struct chunk *chunk) {
+    reload(lowering, chunk, chunk->last);
     if (chunk->last_of_model) {
         visit_layer(lowering, segments->loss, chunk, chunk->last);
         reduce_ready(lowering, chunk, lowering->program->layer_count);
@@ -257,6 +267,8 @@ static void backward_chunk(struct rk_lowering *lowering, const struct step_segme
         visit_layer(lowering, segments->receive_gradients, chunk, chunk->last);
     }
     for (int32_t ordinal = chunk->last; ordinal >= chunk->first; ordinal--) {
+        if (ordinal > chunk->first)
+            reload(lowering, chunk, ordinal - 1);
         visit_layer(lowering, rk_lower_block_backward(lowering, block_place(lowering, chunk, ordinal)), chunk, ordinal);
         reduce_ready(lowering, chunk, ordinal);
     }
@@ -557,6 +569,7 @@ enum rk_status rk_program_lower(const struct rk_architecture *architecture, cons
                                    .route_bias = RK_NO_BUFFER};
     made->windows = lowering.micro_batches * candidate->data_parallel;
     memset(lowering.block_segment, 0xFF, sizeof lowering.block_segment);
+    memset(lowering.reload_segment, 0xFF, sizeof lowering.reload_segment);
     lower_step(&lowering);
     free(lowering.bucket_ready);
     if (lowering.status == RK_OK)

@@ -106,6 +106,8 @@ uint32_t rk_lower_segment_begin(struct rk_lowering *lowering, enum rk_phase phas
     row->first_op = program->op_count;
     lowering->phase = phase;
     memset(lowering->workspaces, 0, sizeof lowering->workspaces);
+    memset(lowering->staging_awaited, 0, sizeof lowering->staging_awaited);
+    lowering->reload_awaited = false;
     return (uint32_t)(program->segment_count - 1);
 }
 
@@ -236,6 +238,7 @@ void rk_lower_operands(struct rk_lowering *lowering, int count, const struct rk_
     int64_t bytes = rk_op_workspace_bytes(&op->shape, lowering->candidate->backend);
     if (bytes > 0 && lowering->status == RK_OK)
         op->operand[rk_op_workspace_operand(op->shape.kind)] = rk_at(workspace(lowering, op->shape.kind, bytes));
+    rk_lower_offload_waits(lowering);
 }
 
 void rk_lower_parameter(struct rk_lowering *lowering, int index, double value) {
