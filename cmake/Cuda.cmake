@@ -16,7 +16,8 @@ if(NOT RK_CUDA STREQUAL "OFF" AND EXISTS ${CMAKE_SOURCE_DIR}/kernels/cuda/CMakeL
     check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
         if(NOT CMAKE_CUDA_ARCHITECTURES)
-            set(CMAKE_CUDA_ARCHITECTURES 90a)
+            # Machine code for Ampere with PTX that newer GPUs compile at start, and for Hopper's own instructions.
+            set(CMAKE_CUDA_ARCHITECTURES 80 90a)
         endif()
         enable_language(CUDA)
         find_package(CUDAToolkit REQUIRED)

@@ -66,8 +66,17 @@ static int64_t cpu_bytes(const struct rk_op_shape *shape) {
     }
 }
 
+/* Dense products through cuBLASLt. An FP32 gradient beside BF16 factors becomes two BF16 halves side by side; dgrad needs the
+ * weight twice, wgrad the two halves' products in FP32. */
+static int64_t cuda_gemm_bytes(const struct rk_op_shape *shape, int64_t m, int64_t n, int64_t k) {
+    int64_t bytes = RK_CUDA_GEMM_BYTES;
+    if (shape->type == RK_BF16 && (shape->flags & RK_OP_FLAG_F32_INPUT) != 0)
+        bytes += 2 * m * n * 2 + (shape->kind == RK_OP_GEMM_DGRAD ? 2 * n * k * 2 : 2 * n * k * 4);
+    return bytes;
+}
+
 /* The CUDA back end: cuBLASLt's recommended workspace on Hopper for products; FP32 partial sums elsewhere, a row for each
- * of at most RK_CUDA_PARTIAL_ROWS blocks. */
+ * of at most RK_CUDA_PARTIAL_ROWS blocks. Grouped products need none. */
 static int64_t cuda_bytes(const struct rk_op_shape *shape) {
     const int64_t *dim = shape->dim;
     switch (shape->kind) {
@@ -78,12 +87,9 @@ static int64_t cuda_bytes(const struct rk_op_shape *shape) {
     case RK_OP_GEMM_FORWARD:
     case RK_OP_GEMM_DGRAD:
     case RK_OP_GEMM_WGRAD:
-    case RK_OP_GROUPED_GEMM_FORWARD:
-    case RK_OP_GROUPED_GEMM_DGRAD:
-    case RK_OP_GROUPED_GEMM_WGRAD:
-        return RK_CUDA_GEMM_BYTES;
-    case RK_OP_ATTENTION_BACKWARD: /* dq in FP32 and the row sums of dcontext · context */
-        return dim[0] * dim[2] * (dim[4] + 1) * 4;
+        return cuda_gemm_bytes(shape, dim[0], dim[1], dim[2]);
+    case RK_OP_ATTENTION_BACKWARD: /* the row sums of dcontext · context */
+        return dim[0] * dim[2] * 4;
     case RK_OP_ROUTE_FORWARD: /* sums of each block: a score for each expert, and the squared lse */
         return smaller((dim[0] + 7) / 8, RK_CUDA_PARTIAL_ROWS) * (dim[1] + 1) * 4;
     case RK_OP_ROUTE_MAP: /* for each expert: first row, first place, and the counts of each block of routes */
