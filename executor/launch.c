@@ -29,7 +29,7 @@ struct variables {
 };
 
 /* PMIx gives no world size in the environment; it is taken from another source. A Slurm batch script has a task number too,
- * but only srun starts tasks, and only its processes have a step. */
+ * but it is one process however many tasks are allocated: only srun starts tasks, and only its processes have a step. */
 static const struct variables launchers[] = {
     {RK_LAUNCHER_TORCHRUN, NULL, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {RK_LAUNCHER_OPENMPI, NULL, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -175,23 +175,6 @@ static enum rk_status read_flags(int64_t flag_rank, int64_t flag_world, struct c
     return RK_OK;
 }
 
-/* Nobody says anything: one rank, unless an allocation for more shows that a launcher was forgotten. */
-static enum rk_status single(struct claim *claim, struct rk_error *error) {
-    *claim = (struct claim){.launcher = RK_LAUNCHER_SINGLE, .world = 1, .local_world = 1};
-    int64_t tasks = 1;
-    if (variable("SLURM_NTASKS") != NULL && variable("SLURM_JOB_ID") != NULL) {
-        enum rk_status status = read_variable("SLURM_NTASKS", 1, INT32_MAX, &tasks, error);
-        if (status != RK_OK)
-            return status;
-    }
-    if (tasks > 1)
-        return rk_fail(error, RK_USAGE,
-                       "Slurm has allocated %lld tasks (SLURM_NTASKS), but this process was not started by srun and would be "
-                       "the only rank; start it with srun, or with --nproc for ranks on this host, or say --rank 0 --world 1",
-                       (long long)tasks);
-    return RK_OK;
-}
-
 static enum rk_status choose(int64_t flag_rank, int64_t flag_world, struct claim *chosen, struct rk_error *error) {
     bool have;
     enum rk_status status = read_flags(flag_rank, flag_world, chosen, &have, error);
@@ -207,8 +190,11 @@ static enum rk_status choose(int64_t flag_rank, int64_t flag_world, struct claim
             *chosen = claim;
         have = true;
     }
-    if (status == RK_OK && !have)
-        status = single(chosen, error);
+    /* Nobody says anything; or a launcher has started one process (srun -n 1, a shell under salloc), which may then start ranks
+     * of its own. A rank that rk_launch_local has started alone is one. */
+    if (status == RK_OK && (!have || (chosen->world == 1 && chosen->launcher != RK_LAUNCHER_FLAGS &&
+                                      variable("RECKON_JOB_TOKEN") == NULL)))
+        *chosen = (struct claim){.launcher = RK_LAUNCHER_SINGLE, .world = 1, .local_world = 1};
     if (status == RK_OK && chosen->world == 0)
         status = rk_fail(error, RK_USAGE, "%s says %s but not of how many; give --rank and --world",
                          rk_launcher_name(chosen->launcher), chosen->what);

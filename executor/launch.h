@@ -25,7 +25,10 @@ struct rk_place {
     char token[128];                 /* what the ranks of a job share and strangers do not know, or empty */
 };
 
-/* Flags that were given (rank < 0, world <= 0: not given). Two sources that disagree are refused (RK_USAGE) with both named. */
+/* Flags that were given (rank < 0, world <= 0: not given). Two sources that disagree are refused (RK_USAGE) with both named: a
+ * launcher that says more than one while another says that the world is one, too. Allowed is a launcher that has started the
+ * daemons of another, one on each node (srun torchrun). RK_LAUNCHER_SINGLE: nobody has started more than this process, which
+ * may start ranks of its own. */
 enum rk_status rk_launch_discover(int64_t flag_rank, int64_t flag_world, const char *flag_master, int32_t flag_port,
                                   struct rk_place *place, struct rk_error *error);
 

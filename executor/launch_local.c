@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -83,7 +84,8 @@ static enum rk_status make_token(struct local_job *job, struct rk_error *error) 
     return RK_OK;
 }
 
-/* From here on signals come through the descriptor. */
+/* From here on signals come through the descriptor. No other thread of this process can take them instead: OpenBLAS, which
+ * starts threads when it is loaded, ends them at a fork. */
 static enum rk_status take_signals(struct local_job *job, struct rk_error *error) {
     static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
     sigset_t set;

@@ -85,10 +85,13 @@ static const struct discovery discoveries[] = {
      FOUND(SLURM, 5, 8, "a", 0)},
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_JOB_NODELIST=a[3-", NO_FLAGS,
      REFUSED("host list", "character")},
-    {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1", NO_FLAGS, FOUND(SLURM, 0, 1, "", 0)},
-    /* An allocation for several tasks, but no srun: every process would believe that it is rank 0. */
-    {"SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4", NO_FLAGS, REFUSED("4 tasks", "srun")},
+    {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1", NO_FLAGS, FOUND(SINGLE, 0, 1, "", 0)},
+    /* An allocation for several tasks, but no srun: one process. */
+    {"SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4", NO_FLAGS, FOUND(SINGLE, 0, 1, "", 0)},
     {"SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, NULL, 0, FOUND(FLAGS, 0, 1, "", 0)},
+    /* A launcher with one process has started no ranks; a rank started alone by --nproc is one. */
+    {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", NO_FLAGS, FOUND(SINGLE, 0, 1, "", 0)},
+    {"RANK=0 WORLD_SIZE=1 RECKON_JOB_TOKEN=x", NO_FLAGS, FOUND(TORCHRUN, 0, 1, "", 0)},
     /* The launcher says more than one, and the world is one. */
     {"SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4", 0, 1, NULL, 0,
      REFUSED("flags", "--rank 0 --world 1", "SLURM_PROCID=2")},
