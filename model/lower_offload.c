@@ -11,26 +11,44 @@
 
 /* ---- choice ---- */
 
+/* Values that may leave, and the best set so far; bit i of a set is value[i]. */
+struct choice {
+    const int64_t *bytes;
+    int value[RK_VALUE_COUNT];
+    int64_t limit, most;
+    uint32_t best;
+};
+
+/* Goes through the sets of the values before `count`, added to `set` of `sum` bytes, in ascending order of the sets as
+ * numbers; left out are those that pass the limit and those that cannot beat the best. rest: bytes of the values before
+ * count. */
+static void choose_below(struct choice *choice, int count, int64_t rest, uint32_t set, int64_t sum) {
+    if (sum > choice->limit || sum + rest <= choice->most)
+        return;
+    if (count == 0) {
+        choice->most = sum;
+        choice->best = set;
+        return;
+    }
+    int64_t bytes = choice->bytes[choice->value[count - 1]];
+    choose_below(choice, count - 1, rest - bytes, set, sum);
+    choose_below(choice, count - 1, rest - bytes, set | 1u << (count - 1), sum + bytes);
+}
+
 /* The set of values whose bytes come nearest to the limit without passing it; of equal sets the one whose last value comes
  * first in the table. bytes[v] is 0 for a value that cannot leave. */
 static void choose_set(const int64_t bytes[RK_VALUE_COUNT], int64_t limit, bool chosen[RK_VALUE_COUNT]) {
-    int value[RK_VALUE_COUNT], count = 0;
-    uint32_t best = 0;
-    int64_t most = 0;
-    for (int v = 0; v < RK_VALUE_COUNT; v++)
+    struct choice choice = {.bytes = bytes, .limit = limit};
+    int count = 0;
+    int64_t all = 0;
+    for (int v = 0; v < RK_VALUE_COUNT; v++) {
         if (bytes[v] > 0)
-            value[count++] = v;
-    for (uint32_t set = 1; set < 1u << count; set++) {
-        int64_t sum = 0;
-        for (int i = 0; i < count; i++)
-            sum += (set >> i & 1) != 0 ? bytes[value[i]] : 0;
-        if (sum <= limit && sum > most) {
-            most = sum;
-            best = set;
-        }
+            choice.value[count++] = v;
+        all += bytes[v];
     }
+    choose_below(&choice, count, all, 0, 0);
     for (int i = 0; i < count; i++)
-        chosen[value[i]] = (best >> i & 1) != 0;
+        chosen[choice.value[i]] = (choice.best >> i & 1) != 0;
 }
 
 void rk_lower_offload_choose(struct rk_lowering *lowering, enum rk_block kind, const int64_t bytes[RK_VALUE_COUNT],
