@@ -228,20 +228,26 @@ static enum rk_status place_visits(struct layout_work *work, struct rk_error *er
 
 /* ---- accounts ---- */
 
-static int64_t segment_extent(struct layout_work *work, const struct rk_segment *segment, bool *used) {
-    int64_t extent = 0;
+/* What a segment uses of the shared region: how far it reaches, and the bytes of all its buffers. */
+struct segment_need {
+    int64_t extent, bytes;
+};
+
+static struct segment_need segment_need(struct layout_work *work, const struct rk_segment *segment, bool *used) {
+    struct segment_need need = {0, 0};
     memset(used, 0, work->visit_count * sizeof *used);
     for (size_t i = 0; i < segment->op_count; i++) {
         for (int o = 0; o < RK_OP_OPERANDS; o++) {
             int32_t index = visit_of(work, &work->program->ops[segment->first_op + i].operand[o]);
-            if (index < 0)
+            if (index < 0 || used[index])
                 continue;
             used[index] = true;
             int64_t end = work->visits[index].offset + work->visits[index].bytes;
-            extent = end > extent ? end : extent;
+            need.extent = end > need.extent ? end : need.extent;
+            need.bytes += work->visits[index].bytes;
         }
     }
-    return extent;
+    return need;
 }
 
 /* Bytes of the shared region by owner, as the peak segment uses them: where its buffers take turns, the largest counts; what
@@ -267,20 +273,21 @@ static void account_visits(struct layout_work *work, const bool *used) {
     }
 }
 
+/* The peak is the segment that reaches furthest; of several, the one whose own buffers are the most bytes. */
 static enum rk_status find_peak(struct layout_work *work, struct rk_error *error) {
     const struct rk_program *program = work->program;
-    int64_t highest = -1;
+    struct segment_need highest = {-1, -1};
     bool *used = calloc(work->visit_count + 1, sizeof *used);
     if (used == NULL)
         return rk_fail(error, RK_ERROR, "memory layout: out of memory");
     for (size_t i = 0; i < program->segment_count; i++) {
-        int64_t extent = segment_extent(work, &program->segments[i], used);
-        if (extent > highest) {
-            highest = extent;
+        struct segment_need need = segment_need(work, &program->segments[i], used);
+        if (need.extent > highest.extent || (need.extent == highest.extent && need.bytes > highest.bytes)) {
+            highest = need;
             work->layout->peak_segment = (uint32_t)i;
         }
     }
-    segment_extent(work, &program->segments[work->layout->peak_segment], used);
+    segment_need(work, &program->segments[work->layout->peak_segment], used);
     account_visits(work, used);
     free(used);
     return RK_OK;
