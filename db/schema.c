@@ -136,7 +136,7 @@ static const char *const version_1[] = {
     "CREATE INDEX measurement_by_campaign ON measurement (campaign_id, bench_case_id)",
 
     /* Packed: seconds holds `count` doubles, little-endian IEEE 754, in the order taken; throttled is NULL or a bit for
-     * each sample, the lowest bit of byte 0 first. A row for each sample would take four times the space. */
+     * each sample, the lowest bit of byte 0 first. A row for each sample would take 2.6 times the space (bench/database.c). */
     "CREATE TABLE sample ("
     " measurement_id INTEGER PRIMARY KEY REFERENCES measurement,"
     " count INTEGER NOT NULL CHECK (count > 0),"
