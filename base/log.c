@@ -28,9 +28,9 @@ void rk_log_write(const struct rk_log *log, enum rk_log_level level, const char 
         total = sizeof line - 1;
     while (total > 0 && line[total - 1] == '\n')
         total--;
-    /* A message is one line: a name with a line break in it must not look like two messages. */
+    /* A message is one line: a file name with a line break or an escape sequence in it must not act on the terminal. */
     for (size_t i = 0; i < total; i++)
-        if (line[i] == '\n' || line[i] == '\r')
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F)
             line[i] = ' ';
     line[total] = '\0';
     /* One call for the whole line, so that the lines of several ranks do not mix. */

@@ -32,8 +32,8 @@ static void one_line_each(void **state) {
     rk_log_write(&fixture->log, RK_LOG_WARNING, "ends\n");
     rk_log_write(&fixture->log, RK_LOG_DEBUG, "not shown");
     fixture->log.rank = 3;
-    rk_log_write(&fixture->log, RK_LOG_ERROR, "a\nb");
-    assert_string_equal(fixture->data, "plain 1\nwarning: ends\n[rank 3] error: a b\n");
+    rk_log_write(&fixture->log, RK_LOG_ERROR, "a\nb\033[2J");
+    assert_string_equal(fixture->data, "plain 1\nwarning: ends\n[rank 3] error: a b [2J\n");
     rk_log_write(NULL, RK_LOG_ERROR, "swallowed");
 }
 
