@@ -6,6 +6,9 @@
 enum rk_status rk_job_agree(struct rk_job *job, enum rk_status status, struct rk_error *error) {
     struct rk_error mine = {.status = status};
     enum rk_status agreed = RK_OK;
+    /* A rank that has lost a peer asks nobody: its exchange may stand elsewhere, and its end tells the others. */
+    if (status == RK_RANK_FAILED)
+        return status;
     if (status != RK_OK && error != NULL)
         mine = *error;
     struct rk_error *all = calloc((size_t)job->place.world, sizeof *all);
