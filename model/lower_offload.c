@@ -122,7 +122,7 @@ void rk_lower_offload_waits(struct rk_lowering *lowering) {
         uint32_t buffer = op->operand[i].buffer;
         int shift = op->operand[i].layer_shift;
         bool writes = rk_op_operand_access(op->shape.kind, i) == RK_ACCESS_WRITE;
-        if (buffer == RK_NO_BUFFER)
+        if (buffer == RK_NO_BUFFER || lowering->program->buffers[buffer].owner != RK_OWNER_OFFLOAD)
             continue;
         if (writes && is_in_transit(lowering, buffer, false) && !lowering->staging_awaited[op->stream][shift])
             rk_lower_wait(lowering, lowering->staging_free, shift);
