@@ -156,10 +156,14 @@ static bool is_written(const struct rk_lowering *lowering, uint32_t buffer) {
     return false;
 }
 
-static void copy_out(struct rk_lowering *lowering, struct rk_offload_place *place) {
+/* The first copy of a run waits for both streams that write values; the others follow it. */
+static void copy_out(struct rk_lowering *lowering, struct rk_offload_place *place, bool *first) {
     copy(lowering, RK_OP_COPY_D2H, place->bytes, place->staging, place->host);
-    rk_lower_after_compute(lowering);
-    rk_lower_wait(lowering, lowering->exchange, 0);
+    if (*first) {
+        rk_lower_after_compute(lowering);
+        rk_lower_wait(lowering, lowering->exchange, 0);
+    }
+    *first = false;
     place->sent = true;
 }
 
@@ -173,16 +177,16 @@ static struct rk_op *last_copy_out(const struct rk_lowering *lowering) {
 
 void rk_lower_offload_out(struct rk_lowering *lowering, enum rk_block kind, bool last) {
     struct rk_offload_place *input = &lowering->offload[kind][RK_OFFLOAD_INPUT];
-    bool any = rk_lower_offload_any(lowering, kind);
+    bool any = rk_lower_offload_any(lowering, kind), first = true;
     for (int i = 0; i < RK_VALUE_COUNT && lowering->status == RK_OK; i++) {
         struct rk_offload_place *place = &lowering->offload[kind][i];
         if (leaves(place) && !place->sent && is_written(lowering, place->staging))
-            copy_out(lowering, place);
+            copy_out(lowering, place, &first);
     }
     if (!last || !any || lowering->status != RK_OK)
         return;
     if (leaves(input))
-        copy_out(lowering, input);
+        copy_out(lowering, input, &first);
     for (int i = 0; i <= RK_VALUE_COUNT; i++)
         lowering->offload[kind][i].sent = false;
     struct rk_op *current = lowering->op;

@@ -107,7 +107,7 @@ struct rk_event {
 };
 
 struct rk_segment {
-    char name[40];          /* "routed block forward", "send activations" */
+    char name[48];          /* "moe block forward", "send activations" */
     size_t first_op;        /* into ops[] */
     size_t op_count;
 };

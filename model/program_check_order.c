@@ -9,8 +9,8 @@
 struct run {
     int64_t begin, end;
     bool written;
-    size_t written_in;             /* visit */
-    int write_stream;
+    size_t written_in;             /* visit, counted over the steps */
+    enum rk_stream_kind write_stream;
     int64_t write_number;          /* of the last write on its stream, 0 none */
     int64_t read[RK_STREAM_COUNT]; /* number of the last read on each stream since then */
 };
@@ -25,7 +25,7 @@ struct order_work {
     struct run_list *lists; /* of every instance of every buffer that is no view; owned */
     size_t *first_list;     /* [buffer] */
     struct rk_clocks clocks;
-    size_t visit;
+    size_t step, visit;
     const struct rk_op *op;
     int64_t number;         /* of the op */
     struct rk_clock before;
@@ -98,6 +98,10 @@ static size_t cut(struct run_list *list, int64_t position) {
     return low + 1;
 }
 
+static size_t visit_number(const struct order_work *work) {
+    return work->step * work->program->visit_count + work->visit;
+}
+
 /* The runs of an operand in the current visit: list and [*first, *last). */
 static enum rk_status find_runs(struct order_work *work, int operand, struct run_list **list, size_t *first,
                                 size_t *last, struct rk_error *error) {
@@ -123,27 +127,28 @@ static enum rk_status find_runs(struct order_work *work, int operand, struct run
     return *last == SIZE_MAX ? rk_fail(error, RK_ERROR, "step program: out of memory") : RK_OK;
 }
 
-static enum rk_status fail_order(const struct order_work *work, int operand, const char *what, int stream,
-                                 struct rk_error *error) {
+static enum rk_status fail_order(const struct order_work *work, int operand, const char *what,
+                                 enum rk_stream_kind stream, struct rk_error *error) {
     const struct rk_program *program = work->program;
     return rk_fail(error, RK_ERROR, "step program: %s in '%s' %s %s (stream %s)", rk_op_name(work->op->shape.kind),
                    program->segments[program->schedule[work->visit].segment].name, what,
                    program->buffers[work->op->operand[operand].buffer].name,
-                   rk_stream_name((enum rk_stream_kind)stream));
+                   rk_stream_name(stream));
 }
 
 static enum rk_status check_run(const struct order_work *work, int operand, const struct run *run,
                                 struct rk_error *error) {
     const struct rk_buffer *buffer = &work->program->buffers[work->op->operand[operand].buffer];
     enum rk_access access = rk_op_operand_access(work->op->shape.kind, operand);
-    bool stale = buffer->scope == RK_SCOPE_VISIT && run->written_in != work->visit;
+    bool stale = buffer->scope == RK_SCOPE_VISIT && run->written_in != visit_number(work);
     if (access != RK_ACCESS_WRITE && (!run->written || stale))
         return fail_order(work, operand, "reads, before it was written,", work->op->stream, error);
     if (run->write_number > work->before.over[run->write_stream])
         return fail_order(work, operand, "may start before the write is over of", run->write_stream, error);
     for (int s = 0; s < RK_STREAM_COUNT && access != RK_ACCESS_READ; s++)
         if (run->read[s] > work->before.over[s])
-            return fail_order(work, operand, "may write before the read is over of", s, error);
+            return fail_order(work, operand, "may write before the read is over of", (enum rk_stream_kind)s,
+                              error);
     return RK_OK;
 }
 
@@ -154,7 +159,7 @@ static void update_run(const struct order_work *work, int operand, struct run *r
     }
     memset(run->read, 0, sizeof run->read);
     run->written = true;
-    run->written_in = work->visit;
+    run->written_in = visit_number(work);
     run->write_stream = work->op->stream;
     run->write_number = work->number;
 }
@@ -196,23 +201,30 @@ static enum rk_status check_references(const struct order_work *work, struct rk_
     return RK_OK;
 }
 
+static enum rk_status play_visit(struct order_work *work, struct rk_error *error) {
+    const struct rk_visit *visit = &work->program->schedule[work->visit];
+    const struct rk_segment *segment = &work->program->segments[visit->segment];
+    enum rk_status status = RK_OK;
+    for (size_t i = 0; i < segment->op_count && status == RK_OK; i++) {
+        work->op = &work->program->ops[segment->first_op + i];
+        status = check_references(work, error);
+        if (status != RK_OK)
+            break;
+        work->number = rk_clocks_next(&work->clocks, work->op, visit, &work->before);
+        status = play_op(work, error);
+    }
+    return status;
+}
+
+/* Two steps, because a step begins while the one before may not be over on every stream. */
 enum rk_status rk_program_check_order(const struct rk_program *program, struct rk_error *error) {
     struct order_work work = {.program = program};
     enum rk_status status = rk_clocks_open(program, &work.clocks, error);
     if (status == RK_OK)
         status = open_lists(&work, error);
-    for (; work.visit < program->visit_count && status == RK_OK; work.visit++) {
-        const struct rk_visit *visit = &program->schedule[work.visit];
-        const struct rk_segment *segment = &program->segments[visit->segment];
-        for (size_t i = 0; i < segment->op_count && status == RK_OK; i++) {
-            work.op = &program->ops[segment->first_op + i];
-            status = check_references(&work, error);
-            if (status != RK_OK)
-                break;
-            work.number = rk_clocks_next(&work.clocks, work.op, visit, &work.before);
-            status = play_op(&work, error);
-        }
-    }
+    for (; work.step < 2 && status == RK_OK; work.step++)
+        for (work.visit = 0; work.visit < program->visit_count && status == RK_OK; work.visit++)
+            status = play_visit(&work, error);
     close_lists(&work);
     rk_clocks_close(&work.clocks);
     return status;
