@@ -82,20 +82,21 @@ static int64_t read_list_count(const char *root, const char *path) {
     return read_line(root, path, line, sizeof line) ? count_list(line) : -1;
 }
 
-/* Physical cores and sockets from /proc/cpuinfo: pairs of physical id and core id that differ. */
+/* Threads, physical cores and sockets from /proc/cpuinfo; cores are the pairs of physical id and core id that differ. */
 static void read_cores(const char *root, struct rk_host_facts *facts) {
     enum { MOST = 4096 };
     FILE *file = open_below(root, "/proc/cpuinfo");
     if (file == NULL)
         return;
-    static const char socket_key[] = "physical id", core_key[] = "core id";
+    static const char thread_key[] = "processor", socket_key[] = "physical id", core_key[] = "core id";
     int64_t pairs[MOST];
-    int64_t cores = 0, socket = 0, highest_socket = -1;
+    int64_t threads = 0, cores = 0, socket = 0, highest_socket = -1;
     char line[1024];
     while (fgets(line, sizeof line, file) != NULL) {
         const char *colon = strchr(line, ':');
         if (colon == NULL)
             continue;
+        threads += strncmp(line, thread_key, sizeof thread_key - 1) == 0;
         if (strncmp(line, socket_key, sizeof socket_key - 1) == 0) {
             socket = strtol(colon + 1, NULL, 10);
             highest_socket = socket > highest_socket ? socket : highest_socket;
@@ -110,6 +111,7 @@ static void read_cores(const char *root, struct rk_host_facts *facts) {
             pairs[cores++] = pair;
     }
     fclose(file);
+    facts->threads = threads > 0 ? threads : -1;
     facts->cores = cores > 0 ? cores : -1;
     facts->sockets = highest_socket >= 0 ? highest_socket + 1 : -1;
 }
@@ -180,7 +182,8 @@ static void read_limits(const char *root, struct rk_host_facts *facts) {
 }
 
 void rk_host_read(const char *root, struct rk_host_facts *facts) {
-    *facts = (struct rk_host_facts){.sockets = -1,
+    *facts = (struct rk_host_facts){.threads = -1,
+                                    .sockets = -1,
                                     .cores = -1,
                                     .memory_limit_bytes = -1,
                                     .memory_limit_used_bytes = -1,
@@ -196,7 +199,9 @@ void rk_host_read(const char *root, struct rk_host_facts *facts) {
     read_field(root, "/proc/cpuinfo", "model name", ':', facts->processor, sizeof facts->processor);
     read_cores(root, facts);
     read_hypervisor(root, facts);
-    facts->threads = read_list_count(root, "/sys/devices/system/cpu/online");
+    int64_t online = read_list_count(root, "/sys/devices/system/cpu/online");
+    if (online > 0)
+        facts->threads = online;
     facts->numa_nodes = read_list_count(root, "/sys/devices/system/node/online");
     cpu_set_t allowed;
     facts->allowed_threads = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : facts->threads;

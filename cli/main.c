@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gsl/gsl_errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -193,7 +194,9 @@ static enum rk_status finish_output(struct rk_cli *cli, enum rk_status status) {
         failed = close(STDOUT_FILENO) != 0 && (reason = errno) != EINTR;
     if (!failed)
         return status;
-    if (reason == EPIPE) {
+    /* The reason of an earlier failure is lost, but a pipe without a reader still shows it. */
+    struct pollfd pipe = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (reason == EPIPE || (reason == 0 && poll(&pipe, 1, 0) == 1 && (pipe.revents & POLLERR) != 0)) {
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }

@@ -69,6 +69,12 @@ static void facts_are_read(void **state) {
     assert_true(facts.load_average == 3.25);
     assert_true(facts.virtual_machine);
     clear();
+    /* Without /sys, as in some chroots, the processors of /proc count. */
+    put("/proc/cpuinfo", "processor\t: 0\n\nprocessor\t: 1\n\nprocessor\t: 2\n");
+    rk_host_read(root, &facts);
+    assert_int_equal(facts.threads, 3);
+    assert_int_equal(facts.cores, -1);
+    clear();
 }
 
 /* The smallest limit on the way from the process's group to the root holds. */

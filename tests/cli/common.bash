@@ -4,6 +4,7 @@ bats_require_minimum_version 1.5.0
 
 setup() {
     : "${RECKON:?set RECKON to the program, or run these tests through ctest}"
+    RECKON=$(realpath "$RECKON")
     SOURCE=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
     export SOURCE
     export XDG_DATA_HOME=$BATS_TEST_TMPDIR/data
