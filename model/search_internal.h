@@ -42,14 +42,16 @@ struct rk_search_index {
 /* Seconds by origin, so that the worst that matters can be named; sum and doubt. */
 struct rk_search_seconds {
     double total, doubt;           /* doubt: seconds · relative uncertainty */
+    double ops;                    /* that the host submits */
     double origin[RK_ORIGIN_COUNT];
 };
 
 /* Bytes of one place (device or host) by how they multiply. */
 struct rk_scope_bytes {
-    int64_t step;                          /* once: step scope without the flat spaces, rings */
+    int64_t step;                          /* once: step scope without the flat spaces, rings by micro-batch */
     int64_t micro_batch;                   /* for each micro-batch */
     int64_t layer[RK_LAYER_KIND_SETS];     /* for each layer of the kinds */
+    int64_t layer_ring[RK_LAYER_KIND_SETS]; /* for each instance of a ring over the layers of the kinds */
     int64_t layer_slot[RK_LAYER_KIND_SETS]; /* for each layer of the kinds and slot of its virtual stage */
     int64_t slot_all, slot_first, slot_last; /* for each slot of every virtual stage, of the first, of the last */
 };
@@ -57,6 +59,7 @@ struct rk_scope_bytes {
 struct rk_search_template {
     struct rk_scope_bytes device, host;
     int64_t visit_bytes;                   /* the shared region */
+    int32_t layer_ring_size;               /* most instances of a ring over layers */
     struct rk_search_seconds forward[2], backward[2]; /* of one block, by enum rk_block, copies apart */
     struct rk_search_seconds extra_forward, extra_backward; /* embedding, loss, transfers of a chunk */
     double to_host[2], to_device[2];       /* seconds of a block's copies */

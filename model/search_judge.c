@@ -66,10 +66,17 @@ static void judge_topology(struct judging *judging) {
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-static int64_t scope_bytes(const struct judging *judging, const struct rk_scope_bytes *bytes,
+static int64_t ring_instances(int32_t layers, int32_t ring_size) {
+    return layers < ring_size ? layers : ring_size;
+}
+
+static int64_t scope_bytes(const struct judging *judging, const struct rk_scope_bytes *bytes, int32_t ring_size,
                            const struct rk_split_stage *stage, const int32_t *slots, bool with_slots) {
     int64_t sum = bytes->step + bytes->micro_batch * judging->micro_batches;
     const int32_t *count = stage->layer_count;
+    sum += bytes->layer_ring[1] * ring_instances(count[0], ring_size) +
+           bytes->layer_ring[2] * ring_instances(count[1], ring_size) +
+           bytes->layer_ring[3] * ring_instances(count[0] + count[1], ring_size);
     sum += bytes->layer[1] * count[0] + bytes->layer[2] * count[1] + bytes->layer[3] * (count[0] + count[1]);
     if (!with_slots)
         return sum;
@@ -96,9 +103,10 @@ static enum rk_status judge_memory(struct judging *judging) {
         const struct rk_stage_class *class = &judging->classes[s];
         const int32_t *slots = &judging->slots[s * judging->virtual_stages];
         int64_t shared = part->visit_bytes > class->visit_bytes ? part->visit_bytes : class->visit_bytes;
-        int64_t persistent = class->flat_bytes + scope_bytes(judging, &part->device, stage, slots, false);
-        int64_t all = class->flat_bytes + shared + scope_bytes(judging, &part->device, stage, slots, true);
-        int64_t host = scope_bytes(judging, &part->host, stage, slots, true);
+        int32_t ring = part->layer_ring_size;
+        int64_t persistent = class->flat_bytes + scope_bytes(judging, &part->device, ring, stage, slots, false);
+        int64_t all = class->flat_bytes + shared + scope_bytes(judging, &part->device, ring, stage, slots, true);
+        int64_t host = scope_bytes(judging, &part->host, ring, stage, slots, true);
         exact = exact && part->exact_scopes;
         if (all > verdict->bytes[1]) {
             verdict->bytes[0] = persistent;
@@ -118,6 +126,29 @@ static enum rk_status judge_memory(struct judging *judging) {
         return refuse(judging, RK_REFUSAL_HOST_MEMORY, (double)verdict->host_bytes / GIB,
                       (double)machine->host_memory_bytes / GIB);
     return RK_OK;
+}
+
+/* ---- sums of seconds --------------------------------------------------------------------------------------------------- */
+
+static void add(struct rk_search_seconds *sum, const struct rk_search_seconds *part, double times) {
+    sum->total += times * part->total;
+    sum->ops += times * part->ops;
+    sum->doubt += times * part->doubt;
+    for (int i = 0; i < RK_ORIGIN_COUNT; i++)
+        sum->origin[i] += times * part->origin[i];
+}
+
+/* The worst origin that makes more than a tenth of the time. */
+static enum rk_origin worst_origin(const struct rk_search_seconds *sum) {
+    double all = 0, worse = 0;
+    for (int i = 0; i < RK_ORIGIN_COUNT; i++)
+        all += sum->origin[i];
+    for (int i = RK_ORIGIN_COUNT - 1; i > 0; i--) {
+        worse += sum->origin[i];
+        if (worse > 0.1 * all)
+            return (enum rk_origin)i;
+    }
+    return RK_ORIGIN_MEASURED;
 }
 
 /* ---- offload --------------------------------------------------------------------------------------------------------- */
@@ -171,9 +202,23 @@ static void judge_block_offload(struct judging *judging, const struct rk_search_
     double have = (to_host ? link.device_to_host : link.host_to_device) / 1e9;
     if (!refused(judging) || need / have > verdict->need / verdict->have)
         refuse(judging, to_host ? RK_REFUSAL_OFFLOAD_D2H : RK_REFUSAL_OFFLOAD_H2D, need, have);
+    struct rk_search_seconds windows = part->forward[kind];
+    add(&windows, &part->backward[kind], 1);
+    verdict->origin = (uint8_t)worst_origin(&windows);
 }
 
-/* Every kind of block of every stage must fit; share < 0 asks only for the allowed fraction. */
+/* The kind of block that keeps most of a stage's bytes speaks for the stage: staging evens out the others. */
+static int prevailing_kind(const struct judging *judging, const struct rk_split_stage *stage) {
+    double dense = stage->layer_count[RK_BLOCK_DENSE] > 0
+                       ? stage->layer_count[RK_BLOCK_DENSE] * kept_bytes(judging, RK_BLOCK_DENSE)
+                       : 0;
+    double routed = stage->layer_count[RK_BLOCK_MOE] > 0
+                        ? stage->layer_count[RK_BLOCK_MOE] * kept_bytes(judging, RK_BLOCK_MOE)
+                        : 0;
+    return routed >= dense ? RK_BLOCK_MOE : RK_BLOCK_DENSE;
+}
+
+/* Every stage must fit; share < 0 asks only for the allowed fraction. */
 static enum rk_status judge_offload(struct judging *judging, int32_t percent, double share) {
     judging->verdict->allowed = 1;
     for (int32_t s = 0; s < judging->pipeline; s++) {
@@ -185,13 +230,11 @@ static enum rk_status judge_offload(struct judging *judging, int32_t percent, do
             judging->uncalibrated = part->uncalibrated;
             return refuse(judging, RK_REFUSAL_UNCALIBRATED, 0, 0);
         }
-        for (int kind = 0; kind < 2; kind++) {
-            double moved = share;
-            if (share > 0 && part->kept_bytes[kind] > 0 && part->offloaded_bytes[kind] > 0)
-                moved = part->offloaded_bytes[kind] / part->kept_bytes[kind];
-            if (stage->layer_count[kind] > 0)
-                judge_block_offload(judging, part, kind, moved);
-        }
+        int kind = prevailing_kind(judging, stage);
+        double moved = share;
+        if (share > 0 && share < 1 && part->kept_bytes[kind] > 0 && part->offloaded_bytes[kind] > 0)
+            moved = part->offloaded_bytes[kind] / part->kept_bytes[kind];
+        judge_block_offload(judging, part, kind, moved);
     }
     return RK_OK;
 }
@@ -208,33 +251,38 @@ static enum rk_status choose_allowed(struct judging *judging) {
     return RK_OK;
 }
 
-/* ---- seconds --------------------------------------------------------------------------------------------------------- */
-
-static void add(struct rk_search_seconds *sum, const struct rk_search_seconds *part, double times) {
-    sum->total += times * part->total;
-    sum->doubt += times * part->doubt;
-    for (int i = 0; i < RK_ORIGIN_COUNT; i++)
-        sum->origin[i] += times * part->origin[i];
+/* Values leave whole. A fixed percentage that moves nothing more than the one before it is no candidate of its own. */
+static enum rk_status compare_offload(struct judging *judging) {
+    const struct rk_search_space *space = &judging->searching->space;
+    int32_t place = judging->index->offload;
+    if (place == 0)
+        return RK_OK;
+    /* Under block recompute only the block's input is kept: all of it leaves or nothing. */
+    int policy = space->recompute[judging->index->recompute];
+    judging->verdict->absent = policy == RK_RECOMPUTE_BLOCK && space->offload[place] < 100;
+    for (int32_t s = 0; s < judging->pipeline && policy != RK_RECOMPUTE_BLOCK; s++) {
+        const struct rk_split_stage *stage = &judging->split->stages[s];
+        const struct rk_search_template *before =
+            rk_search_template(judging->searching, judging->index, space->offload[place - 1], stage);
+        const struct rk_search_template *here =
+            before != NULL ? rk_search_template(judging->searching, judging->index, space->offload[place], stage) : NULL;
+        if (here == NULL)
+            return RK_ERROR;
+        for (int kind = 0; kind < 2; kind++)
+            if (stage->layer_count[kind] > 0 && here->offloaded_bytes[kind] > before->offloaded_bytes[kind])
+                return RK_OK;
+        judging->verdict->absent = true;
+    }
+    return RK_OK;
 }
+
+/* ---- seconds --------------------------------------------------------------------------------------------------------- */
 
 /* Copies run beside a block's ops, or after them where streams take turns. */
 static double with_copies(const struct judging *judging, double block, double copies) {
     if (judging->searching->request->machine->serial_streams)
         return copies;
     return copies > block ? copies - block : 0;
-}
-
-/* The worst origin that makes more than a tenth of the time. */
-static enum rk_origin worst_origin(const struct rk_search_seconds *sum) {
-    double all = 0, worse = 0;
-    for (int i = 0; i < RK_ORIGIN_COUNT; i++)
-        all += sum->origin[i];
-    for (int i = RK_ORIGIN_COUNT - 1; i > 0; i--) {
-        worse += sum->origin[i];
-        if (worse > 0.1 * all)
-            return (enum rk_origin)i;
-    }
-    return RK_ORIGIN_MEASURED;
 }
 
 /* Forward and backward of one micro-batch on a stage, and everything the stage does in a step. */
@@ -291,7 +339,8 @@ static enum rk_status judge_seconds(struct judging *judging) {
         double own = (double)judging->micro_batches * (seconds.forward + seconds.backward);
         double covered = machine->serial_streams ? 0 : seconds.backward;
         double reduction = seconds.reduction > covered ? seconds.reduction - covered : 0;
-        double through = ahead / judging->virtual_stages + own + reduction;
+        double launches = machine->serial_streams ? 0 : step.ops * machine->launch.value;
+        double through = ahead / judging->virtual_stages + fmax(own + reduction, launches);
         all_end = seconds.end > all_end ? seconds.end : all_end;
         work += own + seconds.reduction + seconds.end;
         ahead += seconds.forward + seconds.backward;
@@ -346,7 +395,11 @@ enum rk_status rk_search_judge(struct rk_searching *searching, const struct rk_s
         return RK_OK;
     }
     enum rk_status status = prepare(&judging);
-    if (status == RK_OK && allowed) {
+    if (status == RK_OK && !allowed)
+        status = compare_offload(&judging);
+    if (status != RK_OK || verdict->absent)
+        return status;
+    if (allowed) {
         status = choose_allowed(&judging);
         verdict->absent = verdict->absent || refused(&judging);
         if (status != RK_OK || verdict->absent)

@@ -111,6 +111,7 @@ static void add_segment(const struct rk_searching *searching, const struct rk_pr
                         const struct priced_ops *priced, double times, struct rk_search_seconds *sum) {
     const struct rk_segment *segment = &program->segments[segment_index];
     double busy = 0;
+    sum->ops += times * (double)segment->op_count;
     for (size_t i = segment->first_op; i < segment->first_op + segment->op_count; i++)
         busy += priced->seconds[i];
     if (busy <= 0)
@@ -261,9 +262,12 @@ static void add_scope(const struct rk_program *program, const struct rk_buffer *
     case RK_SCOPE_STEP:
         bytes->step += size;
         return;
-    case RK_SCOPE_LAYER_RING:
     case RK_SCOPE_MICRO_BATCH_RING:
         bytes->step += size * buffer->ring_size;
+        return;
+    case RK_SCOPE_LAYER_RING: /* a ring has no more instances than there are layers; the template has enough */
+        bytes->layer_ring[buffer->layer_kinds & ALL_KINDS] += size;
+        made->layer_ring_size = buffer->ring_size;
         return;
     case RK_SCOPE_LAYER:
         bytes->layer[buffer->layer_kinds & ALL_KINDS] += size;
@@ -343,10 +347,12 @@ static enum rk_status fill_template(struct rk_searching *searching, const struct
         return no_memory(searching);
     struct rk_candidate candidate;
     rk_search_candidate(searching, index, &candidate);
-    int32_t own = template_model(searching, stage, candidate.virtual_stages > 1, architecture, &candidate);
+    int32_t own = template_model(searching, stage, candidate.virtual_stages > 1 && stage->role != 0, architecture,
+                                 &candidate);
     candidate.data_parallel = candidate.expert_parallel;
     candidate.offload_percent = percent;
-    candidate.global_batch_tokens = candidate.micro_batch_tokens * candidate.data_parallel * candidate.pipeline;
+    candidate.global_batch_tokens = candidate.micro_batch_tokens * candidate.data_parallel *
+                                    (candidate.virtual_stages > 1 ? candidate.pipeline : 1);
     struct rk_program *program = NULL;
     struct rk_memory_layout layout = {0};
     enum rk_status status = rk_program_lower(architecture, &candidate, own, &program, searching->error);
@@ -381,7 +387,8 @@ static size_t template_count(const struct rk_search_space *space) {
 const struct rk_search_template *rk_search_template(struct rk_searching *searching, const struct rk_search_index *index,
                                                     int32_t percent, const struct rk_split_stage *stage) {
     const struct rk_search_space *space = &searching->space;
-    bool virtual_stages = space->virtual_stages[index->virtual_stages] > 1;
+    /* A stage in the middle has the same segments with and without virtual stages. */
+    bool virtual_stages = space->virtual_stages[index->virtual_stages] > 1 && stage->role != 0;
     size_t number = (size_t)index->micro_batch;
     number = number * (size_t)space->expert_count + (size_t)index->expert;
     number = number * (size_t)space->recompute_count + (size_t)index->recompute;
