@@ -118,13 +118,15 @@ static enum rk_status fail_gather(const struct rk_job *job, const struct arrival
     const struct rk_peer *peers = job->peers;
     for (int64_t rank = 1; rank < job->exchange->world && failure.status == RK_OK; rank++) {
         if (arrivals[rank].lost)
-            rk_fail(&failure, RK_RANK_FAILED, "rank %lld (host %s, process %lld) is gone: its connection to rank 0 ended",
-                    (long long)rank, peers[rank].host, (long long)peers[rank].process);
+            rk_fail(&failure, RK_RANK_FAILED,
+                    "rank %lld (host %s, process %lld) is gone: its connection to rank 0 ended", (long long)rank,
+                    peers[rank].host, (long long)peers[rank].process);
         else if (arrivals[rank].wrong)
-            rk_fail(&failure, RK_ERROR, "the ranks part: rank %lld (host %s) sent %llu bytes as exchange %llu where rank 0 "
-                    "is at exchange %llu", (long long)rank, peers[rank].host,
-                    (unsigned long long)arrivals[rank].frame.bytes, (unsigned long long)arrivals[rank].frame.sequence,
-                    (unsigned long long)job->exchange->sequence);
+            rk_fail(&failure, RK_ERROR,
+                    "the ranks part: rank %lld (host %s) sent %llu bytes as exchange %llu where rank 0 "
+                    "is at exchange %llu",
+                    (long long)rank, peers[rank].host, (unsigned long long)arrivals[rank].frame.bytes,
+                    (unsigned long long)arrivals[rank].frame.sequence, (unsigned long long)job->exchange->sequence);
     }
     if (failure.status == RK_OK) {
         char missing[256];

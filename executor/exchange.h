@@ -16,7 +16,8 @@ struct rk_exchange {
 /* How a transfer ended. */
 enum rk_transfer { RK_TRANSFER_DONE, RK_TRANSFER_CLOSED, RK_TRANSFER_TIMED_OUT, RK_TRANSFER_FAILED };
 
-/* Whole transfers over a non-blocking socket until the deadline (of rk_clock_seconds); RK_TRANSFER_FAILED sets errno. */
+/* Whole transfers over a non-blocking socket until the deadline (of rk_clock_seconds); RK_TRANSFER_FAILED sets errno.
+ */
 enum rk_transfer rk_socket_read(int descriptor, void *data, size_t bytes, double deadline);
 enum rk_transfer rk_socket_write(int descriptor, const void *data, size_t bytes, double deadline);
 /* Non-blocking, closed on exec, small messages at once. */
@@ -24,8 +25,8 @@ bool rk_socket_prepare(int descriptor);
 
 enum { RK_LISTENERS_MAX = 2 };
 
-/* Listens on the port for the host: on the loopback addresses when the host is this machine's loopback name, else on all.
- * IPv6 and IPv4 each if the machine has them. RK_ERROR with the remedy when the port is in use. */
+/* Listens on the port for the host: on the loopback addresses when the host is this machine's loopback name, else on
+ * all. IPv6 and IPv4 each if the machine has them. RK_ERROR with the remedy when the port is in use. */
 enum rk_status rk_socket_listen(const char *host, int32_t port, int listeners[RK_LISTENERS_MAX], int *count,
                                 struct rk_error *error);
 /* One attempt at every address of the host. -1 and the reason when none answers. */

@@ -28,8 +28,9 @@ struct variables {
     const char *presence, *rank, *world, *local_rank, *local_world;
 };
 
-/* PMIx gives no world size in the environment; it is taken from another source. A Slurm batch script has a task number too,
- * but it is one process however many tasks are allocated: only srun starts tasks, and only its processes have a step. */
+/* PMIx gives no world size in the environment; it is taken from another source. A Slurm batch script has a task number
+ * too, but it is one process however many tasks are allocated: only srun starts tasks, and only its processes have a
+ * step. */
 static const struct variables launchers[] = {
     {RK_LAUNCHER_TORCHRUN, NULL, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {RK_LAUNCHER_OPENMPI, NULL, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -42,9 +43,12 @@ enum { LAUNCHERS = sizeof launchers / sizeof launchers[0] };
 
 void rk_launch_forget_launchers(void) {
     static const char *const others[] = {
-        "SLURM_STEP_ID",   "SLURM_NTASKS",            "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
-        "GROUP_RANK",      "GROUP_WORLD_SIZE",        "MASTER_ADDR",         "MASTER_PORT",
-        "PMIX_NAMESPACE",  "OMPI_MCA_ess_base_jobid", "PMI_JOBID",           "RECKON_JOB_TOKEN",
+        "SLURM_STEP_ID",       "SLURM_NTASKS",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+        "GROUP_RANK",          "GROUP_WORLD_SIZE",
+        "MASTER_ADDR",         "MASTER_PORT",
+        "PMIX_NAMESPACE",      "OMPI_MCA_ess_base_jobid",
+        "PMI_JOBID",           "RECKON_JOB_TOKEN",
         "RECKON_LISTENER",
     };
     for (int i = 0; i < LAUNCHERS; i++) {
@@ -130,8 +134,8 @@ static bool equals(const char *name, int64_t number) {
     return value != NULL && strcmp(value, text) == 0;
 }
 
-/* One launcher may start the daemons of another, one on each node (srun torchrun, mpirun in an allocation): then the outer one
- * counts daemons, and what it says is not about ranks. */
+/* One launcher may start the daemons of another, one on each node (srun torchrun, mpirun in an allocation): then the
+ * outer one counts daemons, and what it says is not about ranks. */
 static bool starts_daemons(const struct claim *outer, const struct claim *inner) {
     if (inner->launcher == RK_LAUNCHER_TORCHRUN && variable("TORCHELASTIC_RUN_ID") != NULL &&
         equals("GROUP_WORLD_SIZE", outer->world))
@@ -146,10 +150,11 @@ static enum rk_status reconcile(struct claim *chosen, const struct claim *other,
         return RK_OK;
     bool worlds_part = other->world > 0 && chosen->world > 0 && other->world != chosen->world;
     if (worlds_part || other->rank != chosen->rank)
-        return rk_fail(error, RK_USAGE,
-                       "%s says %s, but %s says %s; both cannot be right. Unset the variables of the one that did not start "
-                       "this job", rk_launcher_name(chosen->launcher), chosen->what, rk_launcher_name(other->launcher),
-                       other->what);
+        return rk_fail(
+            error, RK_USAGE,
+            "%s says %s, but %s says %s; both cannot be right. Unset the variables of the one that did not start "
+            "this job",
+            rk_launcher_name(chosen->launcher), chosen->what, rk_launcher_name(other->launcher), other->what);
     if (chosen->world == 0)
         chosen->world = other->world;
     if (chosen->local_world == 0 && other->local_world > 0) {
@@ -190,8 +195,8 @@ static enum rk_status choose(int64_t flag_rank, int64_t flag_world, struct claim
             *chosen = claim;
         have = true;
     }
-    /* Nobody says anything; or a launcher has started one process (srun -n 1, a shell under salloc), which may then start ranks
-     * of its own. A rank that rk_launch_local has started alone is one. */
+    /* Nobody says anything; or a launcher has started one process (srun -n 1, a shell under salloc), which may then
+     * start ranks of its own. A rank that rk_launch_local has started alone is one. */
     if (status == RK_OK && (!have || (chosen->world == 1 && chosen->launcher != RK_LAUNCHER_FLAGS &&
                                       variable("RECKON_JOB_TOKEN") == NULL)))
         *chosen = (struct claim){.launcher = RK_LAUNCHER_SINGLE, .world = 1, .local_world = 1};
@@ -220,8 +225,8 @@ static enum rk_status find_master(const struct claim *claim, const char *flag_ma
                                   struct rk_error *error) {
     const char *given = variable("MASTER_ADDR");
     if (flag_master != NULL && given != NULL && strcmp(flag_master, given) != 0)
-        return rk_fail(error, RK_USAGE, "--master says %.100s, but MASTER_ADDR says %.100s; give one of them", flag_master,
-                       given);
+        return rk_fail(error, RK_USAGE, "--master says %.100s, but MASTER_ADDR says %.100s; give one of them",
+                       flag_master, given);
     if (flag_master != NULL)
         given = flag_master;
     if (given != NULL) {

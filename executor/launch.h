@@ -25,10 +25,10 @@ struct rk_place {
     char token[128];                 /* what the ranks of a job share and strangers do not know, or empty */
 };
 
-/* Flags that were given (rank < 0, world <= 0: not given). Two sources that disagree are refused (RK_USAGE) with both named: a
- * launcher that says more than one while another says that the world is one, too. Allowed is a launcher that has started the
- * daemons of another, one on each node (srun torchrun). RK_LAUNCHER_SINGLE: nobody has started more than this process, which
- * may start ranks of its own. */
+/* Flags that were given (rank < 0, world <= 0: not given). Two sources that disagree are refused (RK_USAGE) with both
+ * named: a launcher that says more than one while another says that the world is one, too. Allowed is a launcher that
+ * has started the daemons of another, one on each node (srun torchrun). RK_LAUNCHER_SINGLE: nobody has started more
+ * than this process, which may start ranks of its own. */
 enum rk_status rk_launch_discover(int64_t flag_rank, int64_t flag_world, const char *flag_master, int32_t flag_port,
                                   struct rk_place *place, struct rk_error *error);
 
@@ -49,28 +49,31 @@ struct rk_job {
     struct rk_exchange *exchange; /* the open TCP exchange; owned */
 };
 
-/* Ranks meet: rank 0 listens (IPv6 and IPv4), the others connect with retries until the deadline. Checked for all: the job's
- * token (NULL: the place's own), program version, world size, a digest of what all must agree on (the plan's bytes); two
- * ranks on one GPU are refused. A stranger's connection is dropped without harm. Missing ranks are named (RK_RANK_FAILED). A
- * disagreement is RK_USAGE and told to every rank. Of *self the device is used; the host and the process are found out when
- * they are empty. The job's place has local_rank and local_world filled in from the hosts when the launcher did not say. */
+/* Ranks meet: rank 0 listens (IPv6 and IPv4), the others connect with retries until the deadline. Checked for all: the
+ * job's token (NULL: the place's own), program version, world size, a digest of what all must agree on (the plan's
+ * bytes); two ranks on one GPU are refused. A stranger's connection is dropped without harm. Missing ranks are named
+ * (RK_RANK_FAILED). A disagreement is RK_USAGE and told to every rank. Of *self the device is used; the host and the
+ * process are found out when they are empty. The job's place has local_rank and local_world filled in from the hosts
+ * when the launcher did not say. */
 enum rk_status rk_launch_meet(const struct rk_place *place, const char *job_token, const uint8_t agreement[32],
                               const struct rk_peer *self, double deadline_seconds, struct rk_job **job,
                               struct rk_error *error);
 void rk_job_free(struct rk_job *job);
 
-/* Small collectives over the exchange, outside steps: all ranks contribute bytes and get all contributions in rank order
- * (all has world · bytes). RK_RANK_FAILED names the ranks that did not come within the job's deadline. */
-enum rk_status rk_job_all_gather(const struct rk_job *job, const void *mine, int64_t bytes, void *all, struct rk_error *error);
+/* Small collectives over the exchange, outside steps: all ranks contribute bytes and get all contributions in rank
+ * order (all has world · bytes). RK_RANK_FAILED names the ranks that did not come within the job's deadline. */
+enum rk_status rk_job_all_gather(const struct rk_job *job, const void *mine, int64_t bytes, void *all,
+                                 struct rk_error *error);
 enum rk_status rk_job_barrier(const struct rk_job *job, struct rk_error *error);
 /* True when a peer's connection is gone: its rank in *rank. Never blocks. */
 bool rk_job_lost_peer(const struct rk_job *job, int64_t *rank);
 
 /* `run --nproc N`: starts N local ranks of this program with the given arguments (all of argv, ending in NULL) and the
- * torchrun variables, waits, forwards signals, and when one fails ends the others within the grace period. Rank 0 has this
- * process's output; what the others write goes to the log's stream (standard error without a log), each line with its rank
- * before it. RK_OK when all end well; when all end with one and the same status, that status; RK_INTERRUPTED after a
- * forwarded SIGINT or SIGTERM; else RK_RANK_FAILED. The rank that failed first and how it ended are in the error. */
+ * torchrun variables, waits, forwards signals, and when one fails ends the others within the grace period. Rank 0 has
+ * this process's output; what the others write goes to the log's stream (standard error without a log), each line with
+ * its rank before it. RK_OK when all end well; when all end with one and the same status, that status; RK_INTERRUPTED
+ * after a forwarded SIGINT or SIGTERM; else RK_RANK_FAILED. The rank that failed first and how it ended are in the
+ * error. */
 enum rk_status rk_launch_local(int64_t nproc, char *const *arguments, const struct rk_log *log, double grace_seconds,
                                struct rk_error *error);
 

@@ -35,16 +35,16 @@ struct local_job {
     struct local_rank *ranks; /* owned */
     const struct rk_log *log;
     double grace_seconds;
-    int listener;             /* of rank 0's exchange, or -1 */
+    int listener; /* of rank 0's exchange, or -1 */
     int32_t port;
     const char *address;
     char token[2 * TOKEN_BYTES + 1];
-    int signals;              /* signalfd */
-    sigset_t mask;            /* before the launch */
-    pid_t group;              /* process group of the ranks */
-    int64_t first_failed;     /* or -1 */
-    int interrupts;           /* SIGINT and SIGTERM forwarded */
-    double end_at;            /* when the rest is killed; 0: not decided */
+    int signals;          /* signalfd */
+    sigset_t mask;        /* before the launch */
+    pid_t group;          /* process group of the ranks */
+    int64_t first_failed; /* or -1 */
+    int interrupts;       /* SIGINT and SIGTERM forwarded */
+    double end_at;        /* when the rest is killed; 0: not decided */
     bool asked_to_end;
     struct rk_held_errors held;
 };
@@ -84,8 +84,8 @@ static enum rk_status make_token(struct local_job *job, struct rk_error *error) 
     return RK_OK;
 }
 
-/* From here on signals come through the descriptor. No other thread of this process can take them instead: OpenBLAS, which
- * starts threads when it is loaded, ends them at a fork. */
+/* From here on signals come through the descriptor. No other thread of this process can take them instead: OpenBLAS,
+ * which starts threads when it is loaded, ends them at a fork. */
 static enum rk_status take_signals(struct local_job *job, struct rk_error *error) {
     static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
     sigset_t set;
@@ -122,8 +122,8 @@ static void set_environment(const struct local_job *job, int64_t rank) {
         set_number("RECKON_LISTENER", job->listener);
 }
 
-/* Rank 0 has this process's output; the others write into a pipe. A rank has no use for a terminal's input, and reading it
- * from a background group would stop the rank. */
+/* Rank 0 has this process's output; the others write into a pipe. A rank has no use for a terminal's input, and reading
+ * it from a background group would stop the rank. */
 static bool set_descriptors(const struct local_job *job, int64_t rank, int output) {
     if (rank != 0 || isatty(STDIN_FILENO)) {
         int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -333,9 +333,9 @@ static enum rk_status tell_first_failure(const struct local_job *job, struct rk_
                        (long long)job->first_failed, (int)first->process, WTERMSIG(first->result),
                        strsignal(WTERMSIG(first->result)), others);
     int status = WEXITSTATUS(first->result);
-    return rk_fail(error, RK_RANK_FAILED, "rank %lld (process %d) ended with status %d (%s); its message stands above%s",
-                   (long long)job->first_failed, (int)first->process, status, rk_status_name((enum rk_status)status),
-                   others);
+    return rk_fail(
+        error, RK_RANK_FAILED, "rank %lld (process %d) ended with status %d (%s); its message stands above%s",
+        (long long)job->first_failed, (int)first->process, status, rk_status_name((enum rk_status)status), others);
 }
 
 static enum rk_status tell_result(struct local_job *job, struct rk_error *error) {
@@ -348,8 +348,10 @@ static enum rk_status tell_result(struct local_job *job, struct rk_error *error)
     if (was_interrupted(job))
         return rk_fail(error, RK_INTERRUPTED, "interrupted; all ranks have ended");
     if (alike && (common <= RK_DATABASE || common == RK_INTERRUPTED))
-        return rk_fail(error, (enum rk_status)common, "all %lld ranks ended with status %d (%s); the message of rank 0 "
-                       "stands above", (long long)job->count, common, rk_status_name((enum rk_status)common));
+        return rk_fail(error, (enum rk_status)common,
+                       "all %lld ranks ended with status %d (%s); the message of rank 0 "
+                       "stands above",
+                       (long long)job->count, common, rk_status_name((enum rk_status)common));
     if (job->first_failed < 0)
         return rk_fail(error, RK_RANK_FAILED, "the ranks were ended");
     return tell_first_failure(job, error);

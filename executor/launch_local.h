@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Takes the variables of every launcher out of this process's environment, so that ranks started by it do not believe that
- * they are ranks of whatever has started it. */
+/* Takes the variables of every launcher out of this process's environment, so that ranks started by it do not believe
+ * that they are ranks of whatever has started it. */
 void rk_launch_forget_launchers(void);
 
 enum { RK_OUTPUT_LINE = 4096, RK_OUTPUT_HELD = 64 };
@@ -21,8 +21,8 @@ struct rk_output {
     char line[RK_OUTPUT_LINE];
 };
 
-/* Errors are held back until the end of the job: several ranks often say the same, and when all fail alike rank 0 has already
- * said it. */
+/* Errors are held back until the end of the job: several ranks often say the same, and when all fail alike rank 0 has
+ * already said it. */
 struct rk_held_errors {
     char *line[RK_OUTPUT_HELD]; /* with the rank before it; owned */
     int count;

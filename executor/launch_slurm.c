@@ -86,7 +86,7 @@ static enum rk_status count_element(struct reader reader, int64_t *count, const 
         enum rk_status status = read_ranges(&reader, -1, unused, sizeof unused, &numbers);
         if (status != RK_OK)
             return status;
-        if (*count > RK_SLURM_HOSTS_MAX / numbers)
+        if (numbers < 1 || *count > RK_SLURM_HOSTS_MAX / numbers)
             return fail_at(&reader, "there are too many hosts");
         *count *= numbers;
     }
@@ -107,6 +107,8 @@ static enum rk_status write_element(struct reader reader, int64_t index, int64_t
             enum rk_status status = read_ranges(&ahead, -1, part, sizeof part, &numbers);
             if (status != RK_OK)
                 return status;
+            if (numbers < 1 || count < numbers)
+                return fail_at(&reader, "the numbers do not add up");
             count /= numbers;
             status = read_ranges(&reader, index / count, part, sizeof part, &numbers);
             if (status != RK_OK)

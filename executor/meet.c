@@ -62,11 +62,11 @@ struct host {
     int listener_count;
     struct guest guests[GUESTS_MAX];
     int guest_count;
-    int *sockets;                  /* of the ranks that have come */
+    int *sockets; /* of the ranks that have come */
     struct rk_meet_entry *entries;
     bool *present;
-    int64_t come, told;            /* ranks admitted; ranks told of the refusal */
-    struct rk_error refusal;       /* RK_OK while nothing stands against the meeting */
+    int64_t come, told;      /* ranks admitted; ranks told of the refusal */
+    struct rk_error refusal; /* RK_OK while nothing stands against the meeting */
     double deadline;
 };
 
@@ -119,8 +119,8 @@ static void judge(struct host *host, const struct rk_meet_hello *hello) {
         rk_fail(refusal, RK_USAGE, "%s counts %lld ranks, rank 0 counts %lld; start all with the same --world", who,
                 (long long)hello->world, (long long)own->world);
     else if (hello->rank <= 0 || hello->rank >= own->world)
-        rk_fail(refusal, RK_USAGE, "%s claims a rank that is taken or out of range; ranks are 0 to %lld, each once", who,
-                (long long)own->world - 1);
+        rk_fail(refusal, RK_USAGE, "%s claims a rank that is taken or out of range; ranks are 0 to %lld, each once",
+                who, (long long)own->world - 1);
     else if (memcmp(hello->agreement, own->agreement, sizeof own->agreement) != 0)
         rk_fail(refusal, RK_USAGE,
                 "%s was given another plan or other flags than rank 0; give all ranks the same files and flags", who);
@@ -134,9 +134,11 @@ static void judge(struct host *host, const struct rk_meet_hello *hello) {
         if (!host->present[rank])
             continue;
         if (rank == hello->rank && !same_process)
-            rk_fail(refusal, RK_USAGE, "two processes are rank %lld: process %lld on host %s and process %lld on host %s; "
-                    "every process needs a rank of its own", (long long)rank, (long long)entry->peer.process,
-                    entry->peer.host, (long long)mine.peer.process, mine.peer.host);
+            rk_fail(refusal, RK_USAGE,
+                    "two processes are rank %lld: process %lld on host %s and process %lld on host %s; "
+                    "every process needs a rank of its own",
+                    (long long)rank, (long long)entry->peer.process, entry->peer.host, (long long)mine.peer.process,
+                    mine.peer.host);
         else if (rank != hello->rank && mine.peer.device[0] != '\0' && rk_meet_same_machine(entry, &mine) &&
                  strcmp(entry->peer.device, mine.peer.device) == 0)
             rk_fail(refusal, RK_USAGE, "ranks %lld and %lld share GPU %s of host %s; start one rank for each GPU",
@@ -283,8 +285,8 @@ static enum rk_status wait_for_all(struct host *host, struct rk_error *error) {
         char missing[256];
         rk_fail(&host->refusal, RK_RANK_FAILED,
                 "after %g s these of %lld ranks have not come to %s port %d: %s. Look whether they were started, and "
-                "whether they reach this port", host->meeting->seconds, (long long)others + 1, host->own.peer.host,
-                host->meeting->place->port,
+                "whether they reach this port",
+                host->meeting->seconds, (long long)others + 1, host->own.peer.host, host->meeting->place->port,
                 rk_missing_ranks(host->present, others + 1, missing, sizeof missing));
         refuse(host);
     }
@@ -311,8 +313,9 @@ static enum rk_status welcome_all(struct host *host, struct rk_job *job, struct 
         return rk_fail(error, RK_ERROR, "no random number for the job: %s", strerror(errno));
     for (int64_t rank = 1; rank < world; rank++) {
         answer(host->sockets[rank], RK_MEET_WELCOME, NULL, job->nonce);
-        enum rk_transfer sent = rk_socket_write(host->sockets[rank], host->entries,
-                                                (size_t)world * sizeof *host->entries, host->deadline + REFUSAL_SECONDS);
+        enum rk_transfer sent =
+            rk_socket_write(host->sockets[rank], host->entries, (size_t)world * sizeof *host->entries,
+                            host->deadline + REFUSAL_SECONDS);
         if (sent != RK_TRANSFER_DONE)
             return rk_fail(error, RK_RANK_FAILED, "rank %lld (host %s, process %lld) went away while the ranks met",
                            (long long)rank, host->entries[rank].peer.host, (long long)host->entries[rank].peer.process);
@@ -375,7 +378,8 @@ free_host:
     return status;
 }
 
-/* One attempt to join. RK_TRANSFER_DONE: *answer holds rank 0's words. Otherwise the reason is for the message at the end. */
+/* One attempt to join. RK_TRANSFER_DONE: *answer holds rank 0's words. Otherwise the reason is for the message at the
+ * end. */
 static bool try_join(const struct rk_meeting *meeting, const struct rk_meet_hello *hello, int *descriptor,
                      struct rk_meet_answer *answer, char *reason, size_t size) {
     double patience = meeting->deadline + REFUSAL_SECONDS;
@@ -393,10 +397,10 @@ static bool try_join(const struct rk_meeting *meeting, const struct rk_meet_hell
     }
     close(made);
     snprintf(reason, size, "%s",
-             ours                           ? "another job answers there"
-             : moved == RK_TRANSFER_DONE    ? "a program that is not rank 0 answers there"
+             ours                             ? "another job answers there"
+             : moved == RK_TRANSFER_DONE      ? "a program that is not rank 0 answers there"
              : moved == RK_TRANSFER_TIMED_OUT ? "rank 0 was reached but is still waiting for other ranks"
-                                            : "the connection was closed before rank 0 answered");
+                                              : "the connection was closed before rank 0 answered");
     return false;
 }
 
@@ -409,8 +413,8 @@ static void sleep_seconds(double seconds) {
 static enum rk_status take_answer(const struct rk_meeting *meeting, const struct rk_meet_answer *answer, int descriptor,
                                   struct rk_job *job, struct rk_error *error) {
     if (answer->verdict != RK_MEET_WELCOME) {
-        enum rk_status status = answer->status > RK_OK && answer->status <= RK_DATABASE ? (enum rk_status)answer->status
-                                                                                        : RK_RANK_FAILED;
+        enum rk_status status =
+            answer->status > RK_OK && answer->status <= RK_DATABASE ? (enum rk_status)answer->status : RK_RANK_FAILED;
         return rk_fail(error, status, "%s", answer->text);
     }
     size_t bytes = (size_t)job->place.world * sizeof(struct rk_meet_entry);
@@ -454,8 +458,9 @@ enum rk_status rk_meet_join(const struct rk_meeting *meeting, struct rk_job *job
         sleep_seconds(pause < left ? pause : left);
         pause = pause * 1.5 < LAST_RETRY_SECONDS ? pause * 1.5 : LAST_RETRY_SECONDS;
     }
-    return rk_fail(error, RK_RANK_FAILED,
-                   "rank %lld did not meet rank 0 at %s port %d within %g s: %s. Look whether rank 0 runs and whether its "
-                   "host and port are right", (long long)meeting->place->rank, meeting->place->master,
-                   meeting->place->port, meeting->seconds, reason);
+    return rk_fail(
+        error, RK_RANK_FAILED,
+        "rank %lld did not meet rank 0 at %s port %d within %g s: %s. Look whether rank 0 runs and whether its "
+        "host and port are right",
+        (long long)meeting->place->rank, meeting->place->master, meeting->place->port, meeting->seconds, reason);
 }

@@ -1,4 +1,5 @@
-/* Sums and gathers over a group, in pieces that fit the publishing buffers. Sums are taken in the order of the group. */
+/* Sums and gathers over a group, in pieces that fit the publishing buffers. Sums are taken in the order of the group.
+ */
 #include "executor/transport_shm.h"
 
 #include <string.h>
@@ -39,8 +40,8 @@ int64_t rk_shm_publish_need(const struct rk_op_shape *shape) {
     }
 }
 
-/* out[i] = Σ over members, in their order, of the values at `at` in their buffers; this rank's own come from `own`, which
- * may be out. */
+/* out[i] = Σ over members, in their order, of the values at `at` in their buffers; this rank's own come from `own`,
+ * which may be out. */
 static void sum_f32(const struct rk_transport *transport, enum rk_group_kind kind, int64_t at, int64_t count,
                     const float *own, float *out) {
     const struct rk_shm_group *group = &transport->group[kind];
@@ -48,10 +49,10 @@ static void sum_f32(const struct rk_transport *transport, enum rk_group_kind kin
     for (int64_t begin = 0; begin < count; begin += BLOCK) {
         int64_t length = least(BLOCK, count - begin);
         for (int64_t member = 0; member < group->count; member++) {
-            const float *values = member == group->index
-                                      ? own + begin
-                                      : (const float *)(const void *)(rk_shm_published(transport, kind, member) + 1) +
-                                            at + begin;
+            const float *values =
+                member == group->index
+                    ? own + begin
+                    : (const float *)(const void *)(rk_shm_published(transport, kind, member) + 1) + at + begin;
             if (member == 0)
                 memcpy(sum, values, (size_t)length * sizeof *sum);
             else
@@ -104,7 +105,8 @@ enum rk_status rk_shm_reduce_scatter(struct rk_transport *transport, const struc
     return RK_OK;
 }
 
-enum rk_status rk_shm_all_gather(struct rk_transport *transport, const struct rk_op_call *call, struct rk_error *error) {
+enum rk_status rk_shm_all_gather(struct rk_transport *transport, const struct rk_op_call *call,
+                                 struct rk_error *error) {
     enum rk_group_kind kind = call->shape->group;
     const struct rk_shm_group *group = &transport->group[kind];
     int64_t width = rk_data_type_bytes(call->shape->type);
@@ -130,9 +132,10 @@ enum rk_status rk_shm_all_gather(struct rk_transport *transport, const struct rk
     return RK_OK;
 }
 
-/* Every rank reads everything, which is the least work for the two cases there are: a few sums over many ranks, and a large
- * gradient over two. */
-enum rk_status rk_shm_all_reduce(struct rk_transport *transport, const struct rk_op_call *call, struct rk_error *error) {
+/* Every rank reads everything, which is the least work for the two cases there are: a few sums over many ranks, and a
+ * large gradient over two. */
+enum rk_status rk_shm_all_reduce(struct rk_transport *transport, const struct rk_op_call *call,
+                                 struct rk_error *error) {
     enum rk_group_kind kind = call->shape->group;
     const struct rk_shm_group *group = &transport->group[kind];
     bool wide = (call->shape->flags & RK_OP_FLAG_F64) != 0;

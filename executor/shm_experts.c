@@ -1,5 +1,6 @@
-/* Exchange with the experts. Dispatch publishes each token once and the destination ranks take its rows from there; combine
- * publishes each rank's rows and the sources take theirs. Rows whose token and expert share a rank move directly. */
+/* Exchange with the experts. Dispatch publishes each token once and the destination ranks take its rows from there;
+ * combine publishes each rank's rows and the sources take theirs. Rows whose token and expert share a rank move
+ * directly. */
 #include "executor/transport_shm.h"
 #include "kernels/bf16.h"
 
@@ -96,7 +97,8 @@ static enum rk_status place_rows(const struct rk_transport *transport, const str
     return RK_OK;
 }
 
-/* Publishes the tokens that go to other ranks, and counts their bytes: a token once for each rank, a weight for each route. */
+/* Publishes the tokens that go to other ranks, and counts their bytes: a token once for each rank, a weight for each
+ * route. */
 static void publish_tokens(struct rk_transport *transport, const struct exchange *exchange,
                            const struct rk_op_call *call) {
     struct rk_shm_published *buffer = rk_shm_publish(transport, RK_GROUP_EXPERT_PARALLEL);
@@ -104,12 +106,13 @@ static void publish_tokens(struct rk_transport *transport, const struct exchange
     struct published_tokens mine = published_tokens_at((char *)(buffer + 1), routes);
     const char *source = call->operand[0];
     buffer->tokens = exchange->tokens;
-    buffer->weighted = call->operand[1] != NULL;
+    const float *weight = call->operand[1];
+    buffer->weighted = weight != NULL;
     if (routes > 0) {
         memcpy(mine.index, exchange->index, (size_t)routes * sizeof *mine.index);
         memcpy(mine.row, exchange->row, (size_t)routes * sizeof *mine.row);
-        if (buffer->weighted)
-            memcpy(mine.weight, call->operand[1], (size_t)routes * sizeof *mine.weight);
+        if (weight != NULL)
+            memcpy(mine.weight, weight, (size_t)routes * sizeof *mine.weight);
     }
     for (int64_t token = 0; token < exchange->tokens; token++) {
         const int32_t *index = exchange->index + token * exchange->routes;
@@ -123,7 +126,7 @@ static void publish_tokens(struct rk_transport *transport, const struct exchange
             for (int64_t before = 0; before < k && first; before++)
                 first = row[before] < 0 || index[before] / exchange->held != destination;
             copies += first;
-            remote += buffer->weighted ? (int64_t)sizeof(float) : 0;
+            remote += weight != NULL ? (int64_t)sizeof *weight : 0;
         }
         if (copies > 0)
             memcpy(mine.token + token * exchange->row_bytes, source + token * exchange->row_bytes,
@@ -151,8 +154,7 @@ enum rk_status rk_shm_dispatch(struct rk_transport *transport, const struct rk_o
         if (member == exchange.rank)
             continue;
         const struct rk_shm_published *buffer = rk_shm_published(transport, kind, member);
-        struct published_tokens source =
-            published_tokens_at((char *)(buffer + 1), buffer->tokens * exchange.routes);
+        struct published_tokens source = published_tokens_at((char *)(buffer + 1), buffer->tokens * exchange.routes);
         if (!buffer->weighted)
             source.weight = NULL;
         status = place_rows(transport, &exchange, call, &source, buffer->tokens, error);
@@ -165,8 +167,8 @@ static const char *published_rows(const char *data, int64_t rows) {
     return data + ((size_t)rows * 4 + RK_SHM_ALIGN - 1) / RK_SHM_ALIGN * RK_SHM_ALIGN;
 }
 
-/* Copies the rows of other sources into the publishing buffer. The receive layout is expert by expert, then by source, so
- * kept[source, expert] tells where each source's run lies. */
+/* Copies the rows of other sources into the publishing buffer. The receive layout is expert by expert, then by source,
+ * so kept[source, expert] tells where each source's run lies. */
 static enum rk_status publish_rows(struct rk_transport *transport, const struct exchange *exchange,
                                    const struct rk_op_call *call, struct rk_error *error) {
     char *data = (char *)(rk_shm_publish(transport, RK_GROUP_EXPERT_PARALLEL) + 1);
@@ -179,7 +181,8 @@ static enum rk_status publish_rows(struct rk_transport *transport, const struct 
             int64_t count = exchange->kept[source * exchange->experts + expert];
             if (count < 0 || count > exchange->rows - row) {
                 char place[256];
-                return rk_fail(error, RK_ERROR, "%s: more rows are kept than the %lld there are: the route map is damaged",
+                return rk_fail(error, RK_ERROR,
+                               "%s: more rows are kept than the %lld there are: the route map is damaged",
                                rk_shm_place_name(transport, place, sizeof place), (long long)exchange->rows);
             }
             if (source != exchange->rank && count > 0) {
@@ -218,7 +221,8 @@ static void store_values(enum rk_data_type type, const float *sum, int64_t begin
     }
 }
 
-/* out = residual + the token's kept rows in order of k: one order under every layout, so the result is the same bit by bit. */
+/* out = residual + the token's kept rows in order of k: one order under every layout, so the result is the same bit by
+ * bit. */
 static void sum_token(const struct exchange *exchange, enum rk_data_type type, const char *const *row,
                       const char *residual, char *out) {
     float sum[BLOCK];
@@ -250,8 +254,10 @@ static enum rk_status sum_tokens(const struct rk_transport *transport, const str
             const float *scalar = call->operand[1];
             if (at >= exchange->rows || owner < 0 || owner >= exchange->ranks) {
                 char place[256];
-                return rk_fail(error, RK_ERROR, "%s: a route comes from row %lld of %lld of member %lld: the route map is "
-                               "damaged", rk_shm_place_name(transport, place, sizeof place), (long long)at,
+                return rk_fail(error, RK_ERROR,
+                               "%s: a route comes from row %lld of %lld of member %lld: the route map is "
+                               "damaged",
+                               rk_shm_place_name(transport, place, sizeof place), (long long)at,
                                (long long)exchange->rows, (long long)owner);
             }
             if (owner != exchange->rank) {
@@ -263,8 +269,8 @@ static enum rk_status sum_tokens(const struct rk_transport *transport, const str
             if (scalar_out != NULL)
                 scalar_out[route] = at >= 0 && scalar != NULL ? scalar[at] : 0;
         }
-        sum_token(exchange, call->shape->type, row,
-                  residual != NULL ? residual + token * exchange->row_bytes : NULL, out + token * exchange->row_bytes);
+        sum_token(exchange, call->shape->type, row, residual != NULL ? residual + token * exchange->row_bytes : NULL,
+                  out + token * exchange->row_bytes);
     }
     return RK_OK;
 }

@@ -1,6 +1,6 @@
-/* Messages between stages: a ring of bytes for each sender and direction. Sending returns as soon as the message is in the
- * ring. The ring holds as many messages as a sender of any schedule can be ahead, so neighbours that send to each other at
- * the same time do not wait for one another. Longer messages than the ring pass through it in pieces. */
+/* Messages between stages: a ring of bytes for each sender and direction. Sending returns as soon as the message is in
+ * the ring. The ring holds as many messages as a sender of any schedule can be ahead, so neighbours that send to each
+ * other at the same time do not wait for one another. Longer messages than the ring pass through it in pieces. */
 #include "executor/transport_shm.h"
 
 #include <string.h>
@@ -40,7 +40,8 @@ static int64_t least(int64_t left, int64_t right) {
     return left < right ? left : right;
 }
 
-/* Long messages move in quarters of the ring, so that both sides work at the same time without waking for every byte. */
+/* Long messages move in quarters of the ring, so that both sides work at the same time without waking for every byte.
+ */
 static int64_t piece_bytes(const struct rk_transport *transport, int64_t left) {
     return least(left, transport->ring_bytes / 4);
 }

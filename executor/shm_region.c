@@ -1,5 +1,5 @@
-/* The region: made by rank 0 as an anonymous file, mapped by all. It has no name, so nothing is left behind by a crash, and
- * it does not depend on the size of /dev/shm, which containers keep small. */
+/* The region: made by rank 0 as an anonymous file, mapped by all. It has no name, so nothing is left behind by a crash,
+ * and it does not depend on the size of /dev/shm, which containers keep small. */
 #include "executor/transport_shm.h"
 
 #include <errno.h>
@@ -84,9 +84,11 @@ static enum rk_status map_offer(struct rk_transport *transport, const struct off
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)offer->process, offer->file);
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
-        return rk_fail(error, RK_ERROR,
-                       "shared memory of the ranks: %s: %s; the ranks of a CPU run must be processes of one user in one "
-                       "container of one machine", path, strerror(errno));
+        return rk_fail(
+            error, RK_ERROR,
+            "shared memory of the ranks: %s: %s; the ranks of a CPU run must be processes of one user in one "
+            "container of one machine",
+            path, strerror(errno));
     off_t size = lseek(file, 0, SEEK_END);
     enum rk_status status = RK_OK;
     if (size != (off_t)transport->region_bytes)
@@ -106,8 +108,7 @@ static enum rk_status agree(struct rk_transport *transport, enum rk_status mine,
     int32_t all[transport->world];
     int32_t status = (int32_t)mine;
     struct rk_error gather_error = {0};
-    enum rk_status gathered =
-        rk_job_all_gather(transport->job, &status, sizeof status, all, &gather_error);
+    enum rk_status gathered = rk_job_all_gather(transport->job, &status, sizeof status, all, &gather_error);
     if (mine != RK_OK)
         return mine;
     if (gathered != RK_OK)
@@ -161,14 +162,14 @@ enum rk_status rk_shm_region_open(struct rk_transport *transport, const struct r
     }
     struct offer offers[transport->world];
     struct rk_error gather_error = {0};
-    enum rk_status gathered =
-        rk_job_all_gather(transport->job, &offer, sizeof offer, offers, &gather_error);
+    enum rk_status gathered = rk_job_all_gather(transport->job, &offer, sizeof offer, offers, &gather_error);
     if (status == RK_OK && gathered != RK_OK)
         status = rk_fail(error, gathered, "%s", gather_error.text);
     if (status == RK_OK && transport->rank != 0 && offers[0].failed == 0)
         status = map_offer(transport, &offers[0], error);
     else if (status == RK_OK && transport->rank != 0)
-        status = rk_fail(error, RK_RANK_FAILED, "rank 0 could not make the shared memory of the ranks; see its message");
+        status =
+            rk_fail(error, RK_RANK_FAILED, "rank 0 could not make the shared memory of the ranks; see its message");
     if (gathered == RK_OK)
         status = agree(transport, status, error);
     if (file >= 0)

@@ -86,9 +86,10 @@ static enum rk_status tell_failure(const struct rk_transport *transport, uint64_
         return rk_fail(error, RK_RANK_FAILED, "%s is gone: its process ended. Rank %lld stood in %s", name,
                        (long long)transport->rank, place);
     case RK_SHM_TIMED_OUT:
-        return rk_fail(error, RK_RANK_FAILED,
-                       "%s did not come within %g s. Rank %lld stood in %s. If the rank is only slow, raise the deadline",
-                       name, transport->deadline_seconds, (long long)transport->rank, place);
+        return rk_fail(
+            error, RK_RANK_FAILED,
+            "%s did not come within %g s. Rank %lld stood in %s. If the rank is only slow, raise the deadline", name,
+            transport->deadline_seconds, (long long)transport->rank, place);
     case RK_SHM_GAVE_UP:
     case RK_SHM_NO_FAILURE:
         break;
@@ -219,7 +220,8 @@ enum rk_status rk_shm_round(struct rk_transport *transport, enum rk_group_kind k
     struct rk_shm_word *arrived = &rk_shm_rank(transport, group->ranks[0])->arrived[kind];
     uint64_t target = (uint64_t)group->count * (group->round + 1);
     atomic_store(&rk_shm_rank(transport, transport->rank)->rounds[kind], group->round + 1);
-    /* Only the last to arrive wakes the others, all at once: one sleep a rank and round, however many ranks share a core. */
+    /* Only the last to arrive wakes the others, all at once: one sleep a rank and round, however many ranks share a
+     * core. */
     if (atomic_fetch_add(&arrived->value, 1) + 1 == target)
         wake(arrived);
     else {

@@ -71,8 +71,7 @@ enum rk_transfer rk_socket_write(int descriptor, const void *data, size_t bytes,
 
 bool rk_socket_prepare(int descriptor) {
     int flags = fcntl(descriptor, F_GETFL);
-    if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) != 0 ||
-        fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0)
+    if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0)
         return false;
     int on = 1;
     /* Not every kind of socket has these; the exchange works without. */
@@ -165,7 +164,8 @@ enum rk_status rk_socket_listen(const char *host, int32_t port, int listeners[RK
         close(made[i]);
     if (reason == EADDRINUSE)
         return rk_fail(error, RK_ERROR,
-                       "port %d of rank 0 is in use by another process; choose another with --port or MASTER_PORT", port);
+                       "port %d of rank 0 is in use by another process; choose another with --port or MASTER_PORT",
+                       port);
     return rk_fail(error, RK_ERROR, "rank 0 cannot listen on port %d: %s", port, strerror(reason));
 }
 

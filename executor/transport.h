@@ -1,10 +1,12 @@
-/* Transports: how ranks of one run move data to one another. One interface; `shm` for local processes on CPUs, `nccl` for GPUs.
+/* Transports: how ranks of one run move data to one another. One interface; `shm` for local processes on CPUs, `nccl`
+ * for GPUs.
  *
- * A transport is opened once for a program and executes the ops that the op table marks TRANSPORT. Of the program it reads
- * the candidate (layout of the groups), the shapes of the ops (the largest that will be run) and the slots (how many messages
- * a stage can be ahead): a program that holds only these is enough, so calibrate fills in the shapes that it is to time. Collectives are entered by all ranks of the group in the same program order. Sums are taken in rank order, so
- * results are bitwise repeatable. Every wait has a deadline; when it passes, or a peer is gone, the call returns
- * RK_RANK_FAILED and names the missing world rank, its host, the op, the layer and the step. */
+ * A transport is opened once for a program and executes the ops that the op table marks TRANSPORT. Of the program it
+ * reads the candidate (layout of the groups), the shapes of the ops (the largest that will be run) and the slots (how
+ * many messages a stage can be ahead): a program that holds only these is enough, so calibrate fills in the shapes that
+ * it is to time. Collectives are entered by all ranks of the group in the same program order. Sums are taken in rank
+ * order, so results are bitwise repeatable. Every wait has a deadline; when it passes, or a peer is gone, the call
+ * returns RK_RANK_FAILED and names the missing world rank, its host, the op, the layer and the step. */
 #ifndef RK_EXECUTOR_TRANSPORT_H
 #define RK_EXECUTOR_TRANSPORT_H
 
@@ -34,11 +36,12 @@ struct rk_transport_table {
                           struct rk_error *error);
     /* Host barrier over all ranks, outside steps. */
     enum rk_status (*barrier)(struct rk_transport *transport, struct rk_error *error);
-    /* Makes every peer's wait end at once with RK_RANK_FAILED: called by a rank that cannot go on. Async-signal-safe. */
+    /* Makes every peer's wait end at once with RK_RANK_FAILED: called by a rank that cannot go on.
+     * Async-signal-safe. */
     void (*abort)(struct rk_transport *transport);
-    /* Bytes sent to other ranks since opening, by op family; what stays on the rank is not counted. A token that goes to
-     * several experts of one rank is counted once for that rank, a row that comes back once for each route, a sum over all
-     * ranks (ALL_REDUCE) as often as its values are read by others. */
+    /* Bytes sent to other ranks since opening, by op family; what stays on the rank is not counted. A token that goes
+     * to several experts of one rank is counted once for that rank, a row that comes back once for each route, a sum
+     * over all ranks (ALL_REDUCE) as often as its values are read by others. */
     void (*traffic)(const struct rk_transport *transport, int64_t remote_bytes[RK_OP_FAMILY_COUNT]);
 };
 

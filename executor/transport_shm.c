@@ -36,8 +36,8 @@ static struct rk_shm_needs needs_of(const struct rk_program *program) {
                 needs.publish_bytes[shape->group] = bytes;
         }
     }
-    /* A stage is never further ahead of a neighbour than by its live micro-batches: what it sends forward it keeps a slot
-     * for until the gradient is back, and every gradient it owes is for a slot of the neighbour. */
+    /* A stage is never further ahead of a neighbour than by its live micro-batches: what it sends forward it keeps a
+     * slot for until the gradient is back, and every gradient it owes is for a slot of the neighbour. */
     for (int chunk = 0; chunk < program->candidate.virtual_stages && chunk < RK_VIRTUAL_STAGES_MAX; chunk++)
         needs.messages += program->slots[chunk];
     return needs;
@@ -118,8 +118,8 @@ static enum rk_status check_group(const struct rk_transport *transport, const st
     const struct rk_shm_group *group = &transport->group[shape->group];
     int64_t members = group->count;
     int64_t said = members;
-    if (shape->kind == RK_OP_COUNT_EXCHANGE || shape->kind == RK_OP_REDUCE_SCATTER ||
-        shape->kind == RK_OP_ALL_GATHER || shape->kind == RK_OP_ALL_REDUCE)
+    if (shape->kind == RK_OP_COUNT_EXCHANGE || shape->kind == RK_OP_REDUCE_SCATTER || shape->kind == RK_OP_ALL_GATHER ||
+        shape->kind == RK_OP_ALL_REDUCE)
         said = shape->dim[1];
     else if (shape->kind == RK_OP_DISPATCH || shape->kind == RK_OP_COMBINE)
         said = shape->dim[4];
@@ -132,6 +132,16 @@ static enum rk_status check_group(const struct rk_transport *transport, const st
     if (pipeline ? transport->ring_bytes < 64 : members > 1 && rk_shm_publish_need(shape) > room)
         return rk_fail(error, RK_ERROR, "%s: larger than any op of the program that the transport was opened for",
                        rk_op_name(shape->kind));
+    return RK_OK;
+}
+
+static enum rk_status check_operands(const struct rk_op_call *call, struct rk_error *error) {
+    enum rk_op_kind kind = call->shape->kind;
+    for (int operand = 0; operand < rk_op_operand_count(kind); operand++)
+        if (call->operand[operand] == NULL && !rk_op_operand_optional(kind, operand) &&
+            rk_op_operand_bytes(call->shape, operand) > 0)
+            return rk_fail(error, RK_ERROR, "%s: operand %s is missing", rk_op_name(kind),
+                           rk_op_operand_name(kind, operand));
     return RK_OK;
 }
 
@@ -165,6 +175,8 @@ static enum rk_status shm_run(struct rk_transport *transport, struct rk_stream *
     (void)stream;
     (void)stream_kind;
     enum rk_status status = check_group(transport, call->shape, error);
+    if (status == RK_OK)
+        status = check_operands(call, error);
     if (status != RK_OK)
         return status;
     transport->shape = call->shape;

@@ -1,10 +1,10 @@
 /* The shared-memory transport's own words: the region that all ranks of a job map, and waiting in it.
  *
- * The region holds, in this order: one header, one control block for each rank, two publishing buffers for each rank and
- * group kind, and two rings for each rank (its links to the next and to the previous stage). A collective is a number of
- * rounds: every member writes its publishing buffer, arrives, waits until all have arrived, and reads the buffers of the
- * others. Two buffers, used in turn, make one wait a round enough: who has arrived at round r has read all of round r - 1,
- * so the buffers of round r - 1 may be written for round r + 1. */
+ * The region holds, in this order: one header, one control block for each rank, two publishing buffers for each rank
+ * and group kind, and two rings for each rank (its links to the next and to the previous stage). A collective is a
+ * number of rounds: every member writes its publishing buffer, arrives, waits until all have arrived, and reads the
+ * buffers of the others. Two buffers, used in turn, make one wait a round enough: who has arrived at round r has read
+ * all of round r - 1, so the buffers of round r - 1 may be written for round r + 1. */
 #ifndef RK_EXECUTOR_TRANSPORT_SHM_H
 #define RK_EXECUTOR_TRANSPORT_SHM_H
 
@@ -57,7 +57,8 @@ struct rk_shm_published {
     int64_t tokens;                             /* DISPATCH: T, which may differ between ranks */
 };
 
-/* Sizes that follow from the program; the largest of any rank holds for all, so that offsets are the same everywhere. */
+/* Sizes that follow from the program; the largest of any rank holds for all, so that offsets are the same everywhere.
+ */
 struct rk_shm_needs {
     int64_t publish_bytes[RK_GROUP_COUNT];
     int64_t message_bytes; /* largest of SEND and RECEIVE */
@@ -89,7 +90,8 @@ struct rk_transport {
 };
 
 /* shm_region.c */
-enum rk_status rk_shm_region_open(struct rk_transport *transport, const struct rk_shm_needs *needs, struct rk_error *error);
+enum rk_status rk_shm_region_open(struct rk_transport *transport, const struct rk_shm_needs *needs,
+                                  struct rk_error *error);
 void rk_shm_region_close(struct rk_transport *transport);
 struct rk_shm_header *rk_shm_header(const struct rk_transport *transport);
 struct rk_shm_rank *rk_shm_rank(const struct rk_transport *transport, int64_t rank);
@@ -99,8 +101,8 @@ char *rk_shm_ring(const struct rk_transport *transport, int64_t rank, enum rk_sh
 
 /* Sets the counter; wakes those who wait for it when `wake` is set. */
 void rk_shm_word_set(struct rk_shm_word *word, uint64_t value, bool wake);
-/* Waits until the counter has reached the target. RK_RANK_FAILED when a rank has failed or the deadline passes; then the one
- * that is waited for is `missing(transport, context)`. */
+/* Waits until the counter has reached the target. RK_RANK_FAILED when a rank has failed or the deadline passes; then
+ * the one that is waited for is `missing(transport, context)`. */
 enum rk_status rk_shm_wait(struct rk_transport *transport, struct rk_shm_word *word, uint64_t target,
                            int64_t (*missing)(const struct rk_transport *transport, int64_t context), int64_t context,
                            struct rk_error *error);

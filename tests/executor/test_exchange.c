@@ -1,4 +1,5 @@
-/* The meeting of the ranks among strangers, with ranks missing, late, doubled and of another mind; and the gathers after it. */
+/* The meeting of the ranks among strangers, with ranks missing, late, doubled and of another mind; and the gathers
+ * after it. */
 #include "executor/exchange.h"
 
 #include "base/clock.h"
@@ -43,8 +44,8 @@ static _Noreturn void be_visitor(const struct visitor *visitor) {
     struct rk_job *job = NULL;
     struct rk_error error = {0};
     pause_for(visitor->delay);
-    enum rk_status status = rk_launch_meet(&visitor->place, NULL, visitor->agreement, &visitor->self, visitor->deadline,
-                                           &job, &error);
+    enum rk_status status =
+        rk_launch_meet(&visitor->place, NULL, visitor->agreement, &visitor->self, visitor->deadline, &job, &error);
     if (status != visitor->expected)
         rank_check_failed(__FILE__, __LINE__, rk_status_name(status), error.text);
     for (int i = 0; i < 2 && visitor->words[i] != NULL; i++)

@@ -19,14 +19,20 @@ struct discovery {
     enum rk_status status;
     enum rk_launcher launcher;
     int64_t rank, world;
-    const char *master; /* NULL: not looked at */
-    int32_t port;       /* 0: not looked at */
+    const char *master;   /* NULL: not looked at */
+    int32_t port;         /* 0: not looked at */
     const char *words[3]; /* that the error must hold */
 };
 
 #define NO_FLAGS -1, 0, NULL, 0
-#define FOUND(launcher, rank, world, master, port) RK_OK, RK_LAUNCHER_##launcher, rank, world, master, port, {NULL}
-#define REFUSED(...) RK_USAGE, 0, 0, 0, NULL, 0, {__VA_ARGS__}
+#define FOUND(launcher, rank, world, master, port)                                                                     \
+    RK_OK, RK_LAUNCHER_##launcher, rank, world, master, port, {                                                        \
+        NULL                                                                                                           \
+    }
+#define REFUSED(...)                                                                                                   \
+    RK_USAGE, 0, 0, 0, NULL, 0, {                                                                                      \
+        __VA_ARGS__                                                                                                    \
+    }
 
 static const struct discovery discoveries[] = {
     {"", NO_FLAGS, FOUND(SINGLE, 0, 1, "", 0)},
@@ -64,23 +70,27 @@ static const struct discovery discoveries[] = {
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=http", NO_FLAGS, REFUSED("MASTER_PORT")},
     /* Open MPI. */
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
-     "PMIX_RANK=1 PMIX_NAMESPACE=ns", NO_FLAGS, FOUND(OPENMPI, 1, 2, "127.0.0.1", 0)},
-    {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", NO_FLAGS,
-     REFUSED("Open MPI", "MASTER_ADDR")},
+     "PMIX_RANK=1 PMIX_NAMESPACE=ns",
+     NO_FLAGS, FOUND(OPENMPI, 1, 2, "127.0.0.1", 0)},
+    {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
+     NO_FLAGS, REFUSED("Open MPI", "MASTER_ADDR")},
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
-     "MASTER_ADDR=h MASTER_PORT=1234", NO_FLAGS, FOUND(OPENMPI, 1, 4, "h", 1234)},
+     "MASTER_ADDR=h MASTER_PORT=1234",
+     NO_FLAGS, FOUND(OPENMPI, 1, 4, "h", 1234)},
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=0", NO_FLAGS, REFUSED("Open MPI", "PMIx", "PMIX_RANK=0")},
     /* PMIx tells no size. */
     {"PMIX_RANK=2 PMIX_NAMESPACE=a.1", NO_FLAGS, REFUSED("PMIx", "--world")},
     {"PMIX_RANK=2 PMIX_NAMESPACE=a.1 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NODELIST=n[1-2] "
-     "SLURM_JOB_ID=9", NO_FLAGS, FOUND(PMIX, 2, 4, "n1", 0)},
+     "SLURM_JOB_ID=9",
+     NO_FLAGS, FOUND(PMIX, 2, 4, "n1", 0)},
     /* PMI. */
     {"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", NO_FLAGS, FOUND(PMI, 1, 2, "127.0.0.1", 0)},
     {"PMI_RANK=1 PMI_SIZE=2 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", NO_FLAGS,
      REFUSED("PMI_RANK=1", "SLURM_PROCID=0")},
     /* Slurm. */
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 "
-     "SLURM_STEP_NODELIST=gpu[007-008,011],x1", NO_FLAGS, FOUND(SLURM, 5, 8, "gpu007", 0)},
+     "SLURM_STEP_NODELIST=gpu[007-008,011],x1",
+     NO_FLAGS, FOUND(SLURM, 5, 8, "gpu007", 0)},
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_JOB_NODELIST=a,b", NO_FLAGS,
      FOUND(SLURM, 5, 8, "a", 0)},
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_JOB_NODELIST=a[3-", NO_FLAGS,
@@ -101,11 +111,11 @@ static const struct discovery discoveries[] = {
     {"RANK=1 WORLD_SIZE=4", 0, 4, NULL, 0, REFUSED("--rank 0", "RANK=1")},
     /* A launcher inside another that has started one daemon on each node. */
     {"RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RUN_ID=q "
-     "GROUP_WORLD_SIZE=2 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2", NO_FLAGS,
-     FOUND(TORCHRUN, 9, 16, "h", 1)},
+     "GROUP_WORLD_SIZE=2 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2",
+     NO_FLAGS, FOUND(TORCHRUN, 9, 16, "h", 1)},
     {"OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
-     "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NUM_NODES=1 SLURM_JOB_NODELIST=m[3-4]", NO_FLAGS,
-     FOUND(OPENMPI, 5, 8, "m3", 0)},
+     "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NUM_NODES=1 SLURM_JOB_NODELIST=m[3-4]",
+     NO_FLAGS, FOUND(OPENMPI, 5, 8, "m3", 0)},
     /* Left-over variables of a larger job inside a smaller one. */
     {"RANK=9 WORLD_SIZE=16 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2", NO_FLAGS,
      REFUSED("WORLD_SIZE=16", "SLURM_STEP_NUM_TASKS=4")},
@@ -129,15 +139,16 @@ static void discovery_follows_the_table(void **state) {
         set_environment(test->environment);
         struct rk_place place = {.world = -77};
         struct rk_error error = {0};
-        enum rk_status status = rk_launch_discover(test->flag_rank, test->flag_world, test->flag_master,
-                                                   test->flag_port, &place, &error);
+        enum rk_status status =
+            rk_launch_discover(test->flag_rank, test->flag_world, test->flag_master, test->flag_port, &place, &error);
         if (status != test->status)
             fail_msg("case %zu (%s): status %d, %s", i, test->environment, status, error.text);
         if (status != RK_OK) {
             assert_int_equal(place.world, -77); /* outputs are written only on success */
             for (int word = 0; word < 3 && test->words[word] != NULL; word++)
                 if (strstr(error.text, test->words[word]) == NULL)
-                    fail_msg("case %zu (%s): \"%s\" is not in: %s", i, test->environment, test->words[word], error.text);
+                    fail_msg("case %zu (%s): \"%s\" is not in: %s", i, test->environment, test->words[word],
+                             error.text);
             continue;
         }
         if (place.launcher != test->launcher || place.rank != test->rank || place.world != test->world ||
@@ -153,7 +164,8 @@ static void jobs_have_ports_and_tokens_of_their_own(void **state) {
     (void)state;
     struct rk_place first, second;
     struct rk_error error = {0};
-    const char *job = "SLURM_JOB_ID=%d SLURM_STEP_ID=%d SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=n[1-2]";
+    const char *job =
+        "SLURM_JOB_ID=%d SLURM_STEP_ID=%d SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=n[1-2]";
     char environment[256];
     snprintf(environment, sizeof environment, job, 100, 0);
     set_environment(environment);
@@ -266,7 +278,8 @@ static void long_names_are_refused(void **state) {
     assert_string_equal(small, "abc");
 }
 
-/* Random strings over the alphabet of the format: nothing may crash or hang, and what is accepted must be consistent. */
+/* Random strings over the alphabet of the format: nothing may crash or hang, and what is accepted must be consistent.
+ */
 static void random_lists_do_no_harm(void **state) {
     (void)state;
     static const char alphabet[] = "n01239[]-,. x";

@@ -1,5 +1,5 @@
-/* `run --nproc`: ranks as children, their ends, their output, signals; no rank outlives its parent. This program is also the
- * rank: started with "--as-rank MODE". */
+/* `run --nproc`: ranks as children, their ends, their output, signals; no rank outlives its parent. This program is
+ * also the rank: started with "--as-rank MODE". */
 #include "ranks.h"
 
 #include <errno.h>
@@ -49,7 +49,9 @@ static int meet_and_gather(void) {
 }
 
 static int as_rank(const char *mode) {
-    int rank = atoi(getenv("RANK"));
+    const char *rank_text = getenv("RANK");
+    RANK_CHECK(rank_text != NULL);
+    int rank = atoi(rank_text);
     if (strcmp(mode, "meet") == 0)
         return meet_and_gather();
     if (strcmp(mode, "one-fails") == 0) {
@@ -270,9 +272,9 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--as-rank") == 0)
         return as_rank(argv[2]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_find_each_other),     cmocka_unit_test(the_first_failure_is_reported),
+        cmocka_unit_test(ranks_find_each_other),       cmocka_unit_test(the_first_failure_is_reported),
         cmocka_unit_test(a_usage_error_of_all_is_one), cmocka_unit_test(output_is_passed_on_by_lines),
-        cmocka_unit_test(signals_are_forwarded),     cmocka_unit_test(no_rank_outlives_its_parent),
+        cmocka_unit_test(signals_are_forwarded),       cmocka_unit_test(no_rank_outlives_its_parent),
         cmocka_unit_test(a_stopped_job_continues),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

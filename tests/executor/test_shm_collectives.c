@@ -120,18 +120,24 @@ static int collectives_rank(const struct rk_place *place, void *context) {
 static void collectives_agree_with_one_process(void **state) {
     (void)state;
     static const struct collective_case cases[] = {
-        {1, 1, 1, RK_GROUP_DATA, 64, false},        {1, 1, 2, RK_GROUP_DATA, 1, true},
-        {1, 1, 2, RK_GROUP_DATA, 300007, false},    {1, 1, 4, RK_GROUP_DATA, 64 * 1031, true},
-        {1, 2, 4, RK_GROUP_EXPERT_REPLICA, 127, true}, {1, 1, 8, RK_GROUP_DATA, 12289, true},
-        {2, 1, 2, RK_GROUP_DATA, 64, true},         {2, 1, 2, RK_GROUP_EMBEDDING, 200003, false},
-        {2, 2, 4, RK_GROUP_WORLD, 3, false},        {1, 1, 3, RK_GROUP_DATA, 5, false},
+        {1, 1, 1, RK_GROUP_DATA, 64, false},
+        {1, 1, 2, RK_GROUP_DATA, 1, true},
+        {1, 1, 2, RK_GROUP_DATA, 300007, false},
+        {1, 1, 4, RK_GROUP_DATA, 64 * 1031, true},
+        {1, 2, 4, RK_GROUP_EXPERT_REPLICA, 127, true},
+        {1, 1, 8, RK_GROUP_DATA, 12289, true},
+        {2, 1, 2, RK_GROUP_DATA, 64, true},
+        {2, 1, 2, RK_GROUP_EMBEDDING, 200003, false},
+        {2, 2, 4, RK_GROUP_WORLD, 3, false},
+        {1, 1, 3, RK_GROUP_DATA, 5, false},
         {1, 1, 7, RK_GROUP_WORLD, 11, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         ranks_run(cases[i].pipeline * cases[i].data_parallel, collectives_rank, (void *)&cases[i]);
 }
 
-/* Every rank first sends both ways and only then receives, as neighbours in 1F1B do; the ring round all stages is used. */
+/* Every rank first sends both ways and only then receives, as neighbours in 1F1B do; the ring round all stages is used.
+ */
 static int pipeline_rank(const struct rk_place *place, void *context) {
     const int64_t *bytes = context;
     const struct collective_case layout = {.pipeline = (int)place->world, .expert_parallel = 1, .data_parallel = 1};

@@ -14,11 +14,11 @@
 #include <cmocka.h>
 
 struct expert_case {
-    int ranks;          /* M */
-    int replicas;       /* EP-DP */
-    int64_t tokens[8];  /* T of each member */
+    int ranks;         /* M */
+    int replicas;      /* EP-DP */
+    int64_t tokens[8]; /* T of each member */
     int64_t width, routes, experts, rows;
-    uint64_t allowed;   /* set of experts that may be chosen */
+    uint64_t allowed; /* set of experts that may be chosen */
     enum rk_data_type type;
     bool weighted;
     bool residual;
@@ -183,8 +183,7 @@ static void make_rows(const struct expert_case *test, const struct routes *route
             if (expert / held != me || row < 0)
                 continue;
             for (int64_t i = 0; i < test->width; i++)
-                store(test, rows, row * test->width + i,
-                      expert_value(test, member, route / test->routes, i, expert));
+                store(test, rows, row * test->width + i, expert_value(test, member, route / test->routes, i, expert));
             scalar[row] = (float)(member * 100000 + route) + 0.5f;
         }
 }
@@ -242,8 +241,7 @@ static int64_t exchange_once(const struct expert_case *test, struct rk_transport
     struct routes routes;
     make_routes(test, &routes, round);
     int64_t T = test->tokens[me], N = test->experts, M = test->ranks;
-    const struct rk_op_shape counts = {
-        .kind = RK_OP_COUNT_EXCHANGE, .group = RK_GROUP_EXPERT_PARALLEL, .dim = {N, M}};
+    const struct rk_op_shape counts = {.kind = RK_OP_COUNT_EXCHANGE, .group = RK_GROUP_EXPERT_PARALLEL, .dim = {N, M}};
     struct rk_op_shape shape = {.kind = RK_OP_DISPATCH,
                                 .type = test->type,
                                 .group = RK_GROUP_EXPERT_PARALLEL,
@@ -295,9 +293,13 @@ static int expert_rank(const struct rk_place *place, void *context) {
     int64_t M = test->ranks, N = test->experts;
     const struct rk_op_shape shapes[] = {
         {.kind = RK_OP_COUNT_EXCHANGE, .group = RK_GROUP_EXPERT_PARALLEL, .dim = {N, M}},
-        {.kind = RK_OP_DISPATCH, .type = test->type, .group = RK_GROUP_EXPERT_PARALLEL,
+        {.kind = RK_OP_DISPATCH,
+         .type = test->type,
+         .group = RK_GROUP_EXPERT_PARALLEL,
          .dim = {test->tokens[me], test->width, test->routes, N, M, test->rows}},
-        {.kind = RK_OP_COMBINE, .type = test->type, .group = RK_GROUP_EXPERT_PARALLEL,
+        {.kind = RK_OP_COMBINE,
+         .type = test->type,
+         .group = RK_GROUP_EXPERT_PARALLEL,
          .dim = {test->tokens[me], test->width, test->routes, N, M, test->rows}},
     };
     rank_program(&program, ops, shapes, 3, 1, test->ranks, test->ranks * test->replicas);
@@ -325,10 +327,15 @@ static void exchange_agrees_with_one_process(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int variant = 0; variant < 4; variant++) {
-            struct expert_case test = {.ranks = ranks, .replicas = 1, .width = variant == 0 ? 1031 : 61,
-                                       .routes = variant == 1 ? 1 : 3, .experts = 16, .allowed = ALL_EXPERTS,
+            struct expert_case test = {.ranks = ranks,
+                                       .replicas = 1,
+                                       .width = variant == 0 ? 1031 : 61,
+                                       .routes = variant == 1 ? 1 : 3,
+                                       .experts = 16,
+                                       .allowed = ALL_EXPERTS,
                                        .type = variant % 2 == 0 ? RK_F32 : RK_BF16,
-                                       .weighted = variant < 2, .residual = variant % 3 == 0};
+                                       .weighted = variant < 2,
+                                       .residual = variant % 3 == 0};
             for (int member = 0; member < ranks; member++)
                 test.tokens[member] = 53;
             test.rows = ranks * 53 * test.routes; /* nothing is dropped */
@@ -340,23 +347,44 @@ static void exchange_agrees_with_one_process(void **state) {
 
 static void replicas_do_not_mix(void **state) {
     (void)state;
-    run_case((struct expert_case){.ranks = 2, .replicas = 3, .tokens = {17, 17}, .width = 7, .routes = 2, .experts = 4,
-                                  .rows = 40, .allowed = ALL_EXPERTS, .weighted = true});
+    run_case((struct expert_case){.ranks = 2,
+                                  .replicas = 3,
+                                  .tokens = {17, 17},
+                                  .width = 7,
+                                  .routes = 2,
+                                  .experts = 4,
+                                  .rows = 40,
+                                  .allowed = ALL_EXPERTS,
+                                  .weighted = true});
 }
 
 static void every_subset_of_empty_experts(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks *= 2)
         for (uint64_t allowed = 1; allowed < 16; allowed++)
-            run_case((struct expert_case){.ranks = ranks, .replicas = 1, .tokens = {5, 5, 5, 5}, .width = 3, .routes = 1,
-                                          .experts = 4, .rows = 20, .allowed = allowed, .weighted = true});
+            run_case((struct expert_case){.ranks = ranks,
+                                          .replicas = 1,
+                                          .tokens = {5, 5, 5, 5},
+                                          .width = 3,
+                                          .routes = 1,
+                                          .experts = 4,
+                                          .rows = 20,
+                                          .allowed = allowed,
+                                          .weighted = true});
 }
 
 static void all_tokens_to_one_expert(void **state) {
     (void)state;
     for (int expert = 0; expert < 8; expert += 7) {
-        struct expert_case test = {.ranks = 4, .replicas = 1, .tokens = {64, 64, 64, 64}, .width = 16, .routes = 1,
-                                   .experts = 8, .rows = 80, .weighted = true, .residual = true};
+        struct expert_case test = {.ranks = 4,
+                                   .replicas = 1,
+                                   .tokens = {64, 64, 64, 64},
+                                   .width = 16,
+                                   .routes = 1,
+                                   .experts = 8,
+                                   .rows = 80,
+                                   .weighted = true,
+                                   .residual = true};
         test.allowed = (uint64_t)1 << expert;
         run_case(test); /* 256 routes to one rank with room for 80: the other ranks get nothing */
     }
@@ -365,21 +393,30 @@ static void all_tokens_to_one_expert(void **state) {
 static void a_rank_without_tokens(void **state) {
     (void)state;
     for (int empty = 0; empty < 4; empty++) {
-        struct expert_case test = {.ranks = 4, .replicas = 1, .tokens = {11, 11, 11, 11}, .width = 5, .routes = 2,
-                                   .experts = 4, .rows = 30, .allowed = ALL_EXPERTS, .weighted = true};
+        struct expert_case test = {.ranks = 4,
+                                   .replicas = 1,
+                                   .tokens = {11, 11, 11, 11},
+                                   .width = 5,
+                                   .routes = 2,
+                                   .experts = 4,
+                                   .rows = 30,
+                                   .allowed = ALL_EXPERTS,
+                                   .weighted = true};
         test.tokens[empty] = 0;
         run_case(test);
     }
-    run_case((struct expert_case){.ranks = 2, .replicas = 1, .width = 5, .routes = 2, .experts = 4, .rows = 8,
-                                  .allowed = ALL_EXPERTS});
-    run_case((struct expert_case){.ranks = 1, .replicas = 1, .width = 5, .routes = 2, .experts = 4, .rows = 8,
-                                  .allowed = ALL_EXPERTS});
+    run_case((struct expert_case){
+        .ranks = 2, .replicas = 1, .width = 5, .routes = 2, .experts = 4, .rows = 8, .allowed = ALL_EXPERTS});
+    run_case((struct expert_case){
+        .ranks = 1, .replicas = 1, .width = 5, .routes = 2, .experts = 4, .rows = 8, .allowed = ALL_EXPERTS});
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exchange_agrees_with_one_process), cmocka_unit_test(replicas_do_not_mix),
-        cmocka_unit_test(every_subset_of_empty_experts),    cmocka_unit_test(all_tokens_to_one_expert),
+        cmocka_unit_test(exchange_agrees_with_one_process),
+        cmocka_unit_test(replicas_do_not_mix),
+        cmocka_unit_test(every_subset_of_empty_experts),
+        cmocka_unit_test(all_tokens_to_one_expert),
         cmocka_unit_test(a_rank_without_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

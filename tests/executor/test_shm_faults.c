@@ -295,16 +295,19 @@ static int bad_calls(const struct rk_place *place, void *context) {
     struct rk_error error = {0};
     static float values[1 << 20];
     static const struct rk_op_shape bad[] = {
-        {.kind = RK_OP_REDUCE_SCATTER, .group = RK_GROUP_DATA, .dim = {400, 5}},         /* another group size */
-        {.kind = RK_OP_ALL_REDUCE, .group = RK_GROUP_WORLD, .dim = {1 << 20, WORLD}},    /* larger than opened for */
-        {.kind = RK_OP_ALL_GATHER, .group = RK_GROUP_PIPELINE_NEXT, .dim = {8, 1}},      /* not a group of that kind */
+        {.kind = RK_OP_REDUCE_SCATTER, .group = RK_GROUP_DATA, .dim = {400, 5}},      /* another group size */
+        {.kind = RK_OP_ALL_REDUCE, .group = RK_GROUP_WORLD, .dim = {1 << 20, WORLD}}, /* larger than opened for */
+        {.kind = RK_OP_ALL_GATHER, .group = RK_GROUP_PIPELINE_NEXT, .dim = {8, 1}},   /* not a group of that kind */
         {.kind = RK_OP_SEND, .group = RK_GROUP_DATA, .dim = {8}},
-        {.kind = RK_OP_GEMM_FORWARD, .group = RK_GROUP_WORLD, .dim = {1, 1, 1}},         /* not a transport's op */
+        {.kind = RK_OP_GEMM_FORWARD, .group = RK_GROUP_WORLD, .dim = {1, 1, 1}}, /* not a transport's op */
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct rk_op_call call = {.shape = &bad[i], .operand = {values, values}};
         RANK_CHECK(rk_transport_shm()->run(transport, NULL, &call, RK_STREAM_COMPUTE, NULL, &error) == RK_ERROR);
     }
+    struct rk_op_call missing = {.shape = &shapes[GATHER], .operand = {values}};
+    RANK_CHECK(rk_transport_shm()->run(transport, NULL, &missing, RK_STREAM_COMPUTE, NULL, &error) == RK_ERROR);
+    RANK_CHECK(strstr(error.text, "is missing") != NULL);
     /* The transport is whole after such a refusal. */
     RANK_CHECK_OK(mixed_step(transport, place->rank, 0, &error), error);
     rk_transport_shm()->close(transport);
