@@ -5,23 +5,29 @@
 #include <math.h>
 #include <string.h>
 
-/* Tokens and targets of every micro-batch and the optimizer's state: the only writes of the host, before the first launch. */
+static enum rk_status send_input(struct rk_trainer *trainer, uint32_t buffer, int64_t instance, const void *from,
+                                 int64_t bytes, struct rk_error *error) {
+    if (buffer == RK_NO_BUFFER)
+        return RK_OK;
+    return trainer->backend->copy(trainer->stream[RK_STREAM_COMPUTE], rk_trainer_address(trainer, buffer, instance), from,
+                                  bytes, RK_COPY_H2D, error);
+}
+
+/* Tokens and targets of every micro-batch and the optimizer's state: the only writes of the host, before the first launch.
+ * Only compute ops read them, so nothing is waited for; the caller's arrays stand until the step has ended. */
 static enum rk_status write_inputs(struct rk_trainer *trainer, const struct rk_step_inputs *inputs,
                                    struct rk_error *error) {
     const struct rk_program *program = trainer->program;
     int64_t tokens = program->candidate.micro_batch_tokens;
     int64_t bytes = tokens * (int64_t)sizeof(int32_t);
-    for (int64_t micro = 0; micro < trainer->micro_batches; micro++) {
+    enum rk_status status = send_input(trainer, program->step_state, 0, inputs->state, sizeof inputs->state, error);
+    for (int64_t micro = 0; inputs->windows != NULL && micro < trainer->micro_batches && status == RK_OK; micro++) {
         const int32_t *window = inputs->windows + micro * (tokens + 1);
-        enum rk_status status = RK_OK;
-        if (program->tokens != RK_NO_BUFFER)
-            status = rk_trainer_write(trainer, program->tokens, micro, 0, window, bytes, error);
-        if (status == RK_OK && program->targets != RK_NO_BUFFER)
-            status = rk_trainer_write(trainer, program->targets, micro, 0, window + 1, bytes, error);
-        if (status != RK_OK)
-            return status;
+        status = send_input(trainer, program->tokens, micro, window, bytes, error);
+        if (status == RK_OK)
+            status = send_input(trainer, program->targets, micro, window + 1, bytes, error);
     }
-    return rk_trainer_write(trainer, program->step_state, 0, 0, inputs->state, sizeof inputs->state, error);
+    return status;
 }
 
 /* Identifies (step, micro-batch, data rank, layer) alike under every layout: the window's number tells the first three. */

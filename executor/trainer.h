@@ -35,7 +35,8 @@ struct rk_trainer_options {
 /* What a step is given. */
 struct rk_step_inputs {
     int64_t step;            /* from 0 */
-    const int32_t *windows;  /* m windows of T + 1 tokens of this data rank, micro-batch by micro-batch */
+    const int32_t *windows;  /* m windows of T + 1 tokens of this data rank, micro-batch by micro-batch; needed on the first
+                                and the last stage, may be NULL elsewhere */
     float state[8];          /* rk_optimizer_step_state */
     bool traced;             /* time every op: never counted as throughput */
 };
