@@ -104,7 +104,7 @@ static void add_transposed(const struct attention *attention, const float *score
 }
 
 /* Scores of one query become exp(score - largest) up to its own position and 0 after it. Returns their sum. */
-static double exponentials(float *scores, int64_t visible, int64_t keys, float *largest) {
+static RK_CPU_CLONES double exponentials(float *scores, int64_t visible, int64_t keys, float *largest) {
     *largest = rk_cpu_largest(scores, visible);
     float shift = *largest;
     for (int64_t i = 0; i < visible; i++) {
@@ -114,7 +114,7 @@ static double exponentials(float *scores, int64_t visible, int64_t keys, float *
     return rk_cpu_sum(scores, visible);
 }
 
-static void forward_block(const struct attention *attention, struct head q, struct head k, struct head v, int64_t first,
+static RK_CPU_CLONES void forward_block(const struct attention *attention, struct head q, struct head k, struct head v, int64_t first,
                           int64_t rows, float *scores, struct head context, float *lse) {
     int64_t keys = first + rows;
     scores_of(attention, q, k, rows, keys, attention->scale, scores);
@@ -168,7 +168,7 @@ struct block_heads {
 };
 
 /* p = exp(score - lse); dv += pᵀ·do; dp = do·vᵀ; ds = p·(dp - Σ do·o)·scale; dq = ds·k; dk += dsᵀ·q. */
-static void backward_block(const struct attention *attention, const struct block_heads *heads, const float *lse,
+static RK_CPU_CLONES void backward_block(const struct attention *attention, const struct block_heads *heads, const float *lse,
                            int64_t first, int64_t rows, float *probabilities, float *gradients) {
     int64_t keys = first + rows;
     scores_of(attention, heads->q, heads->k, rows, keys, attention->scale, probabilities);

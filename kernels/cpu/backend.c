@@ -1,11 +1,11 @@
 /* The CPU back end's table: streams, events and copies that happen at once. */
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/memory.h"
 
 #include "base/clock.h"
 
 #include <cblas.h>
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +34,7 @@ static enum rk_status device_open(int ordinal, const char *spill_folder, struct 
     }
     opened->ordinal = ordinal;
     opened->spill_folder = folder;
-    /* A rank is one core's worth of work: ranks share the cores, and sums must not depend on a number of threads. */
-    openblas_set_num_threads(1);
+    rk_cpu_blas_prepare();
     *device = opened;
     return RK_OK;
 }

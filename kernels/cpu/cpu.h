@@ -35,6 +35,14 @@ struct rk_event_handle {
     double seconds;
 };
 
+/* Compiles a function also for AVX2 and AVX-512, chosen when the program starts, so that one binary is fast everywhere. The
+ * bits are the same: sums are written in lanes, and products are not fused. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(RK_SANITIZED)
+#define RK_CPU_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define RK_CPU_CLONES
+#endif
+
 enum { RK_CPU_CHUNK = 512 }; /* values of a row that are worked on together; their buffers stay in the first cache */
 
 /* Values first .. first + count of an act array as FP32: where they lie, or widened into buffer. */
@@ -146,13 +154,13 @@ RK_OP_TABLE(RK_CPU_DECLARE)
 
 /* The body of a kernel that cannot fail. Every kernel counts one launch. */
 #define RK_CPU_KERNEL(kind)                                                                                            \
-    static void run_##kind(const struct rk_op_call *call);                                                             \
+    static RK_CPU_CLONES void run_##kind(const struct rk_op_call *call);                                               \
     enum rk_status rk_cpu_##kind(struct rk_stream *stream, const struct rk_op_call *call, struct rk_error *error) {    \
         (void)error;                                                                                                   \
         stream->device->counters.launches++;                                                                           \
         run_##kind(call);                                                                                              \
         return RK_OK;                                                                                                  \
     }                                                                                                                  \
-    static void run_##kind(const struct rk_op_call *call)
+    static RK_CPU_CLONES void run_##kind(const struct rk_op_call *call)
 
 #endif

@@ -31,8 +31,8 @@ static inline float rk_cpu_exp(float x) {
     int32_t bits;
     memcpy(&bits, &shifted, sizeof bits);
     int32_t exponent = bits - 0x4b400000;
-    int32_t first_bits = ((exponent >> 1) + 127) << 23;
-    int32_t second_bits = (exponent - (exponent >> 1) + 127) << 23;
+    uint32_t first_bits = (uint32_t)((exponent >> 1) + 127) << 23;
+    uint32_t second_bits = (uint32_t)(exponent - (exponent >> 1) + 127) << 23;
     float first, second;
     memcpy(&first, &first_bits, sizeof first);
     memcpy(&second, &second_bits, sizeof second);

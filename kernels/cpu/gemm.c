@@ -57,7 +57,7 @@ static struct matrix widened(enum rk_data_type type, const void *base, int64_t r
 }
 
 /* Puts the addend where an FP32 product will be added. */
-static void place_addend(const struct product *product, int64_t row_width, int64_t first_row, int64_t rows,
+static RK_CPU_CLONES void place_addend(const struct product *product, int64_t row_width, int64_t first_row, int64_t rows,
                          int64_t first_column, int64_t columns, float *into, int64_t stride) {
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = (first_row + row) * row_width + first_column;
@@ -79,7 +79,7 @@ static void forward_f32(const struct product *product) {
 }
 
 /* One block of rows times one panel of the weight. */
-static void forward_tile(const struct product *product, struct matrix x, int64_t first_row, int64_t rows,
+static RK_CPU_CLONES void forward_tile(const struct product *product, struct matrix x, int64_t first_row, int64_t rows,
                          int64_t first_panel, int64_t panel, float *panel_buffer, float *tile_buffer) {
     int64_t n = product->n, k = product->k;
     struct matrix w = widened(product->type, product->right, k, first_panel, panel, 0, k, panel_buffer);

@@ -2,7 +2,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/exponential.h"
 
-static float largest_logit(enum rk_data_type type, const void *logits, int64_t first, int64_t count) {
+static RK_CPU_CLONES float largest_logit(enum rk_data_type type, const void *logits, int64_t first, int64_t count) {
     float buffer[RK_CPU_CHUNK], largest = -HUGE_VALF;
     for (int64_t done = 0; done < count; done += RK_CPU_CHUNK) {
         int64_t some = rk_cpu_smaller(count - done, RK_CPU_CHUNK);
@@ -12,7 +12,7 @@ static float largest_logit(enum rk_data_type type, const void *logits, int64_t f
     return largest;
 }
 
-static double sum_of_exponentials(enum rk_data_type type, const void *logits, int64_t first, int64_t count,
+static RK_CPU_CLONES double sum_of_exponentials(enum rk_data_type type, const void *logits, int64_t first, int64_t count,
                                   float largest) {
     float buffer[RK_CPU_CHUNK], power[RK_CPU_CHUNK];
     double sum = 0;
@@ -29,7 +29,7 @@ static double sum_of_exponentials(enum rk_data_type type, const void *logits, in
 
 /* dlogit = weight · (probability - [is target]); the target's value is corrected before its chunk is stored, so that it is
  * rounded once. */
-static void write_gradient(enum rk_data_type type, void *logits, int64_t first, int64_t count, float largest, double sum,
+static RK_CPU_CLONES void write_gradient(enum rk_data_type type, void *logits, int64_t first, int64_t count, float largest, double sum,
                            float weight, int64_t target) {
     float buffer[RK_CPU_CHUNK], gradient[RK_CPU_CHUNK];
     float factor = (float)((double)weight / sum);

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static double sum_of_squares(enum rk_data_type type, const void *base, int64_t first, int64_t count) {
+static RK_CPU_CLONES double sum_of_squares(enum rk_data_type type, const void *base, int64_t first, int64_t count) {
     float buffer[RK_CPU_CHUNK];
     double sum = 0;
     for (int64_t done = 0; done < count; done += RK_CPU_CHUNK) {
@@ -36,7 +36,7 @@ RK_CPU_KERNEL(RMSNORM_FORWARD) {
 }
 
 /* mean over the row of (dy · gain) · (x · rstd) */
-static float projection(const struct rk_op_call *call, int64_t row, float rstd) {
+static RK_CPU_CLONES float projection(const struct rk_op_call *call, int64_t row, float rstd) {
     enum rk_data_type type = call->shape->type;
     int64_t width = call->shape->dim[1];
     float x_buffer[RK_CPU_CHUNK], dy_buffer[RK_CPU_CHUNK], gain_buffer[RK_CPU_CHUNK];

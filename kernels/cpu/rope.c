@@ -63,7 +63,7 @@ static void set_position(struct rotation *rotation, int64_t position) {
 }
 
 /* 1/sqrt(mean square + epsilon) over count values. */
-static float reciprocal_norm(const struct rotation *rotation, const void *qkv, int64_t first, int64_t count) {
+static RK_CPU_CLONES float reciprocal_norm(const struct rotation *rotation, const void *qkv, int64_t first, int64_t count) {
     float buffer[RK_CPU_CHUNK];
     double sum = 0;
     for (int64_t done = 0; done < count; done += RK_CPU_CHUNK) {
@@ -84,7 +84,7 @@ static void rotate(const struct rotation *rotation, const float *x, float direct
     }
 }
 
-static void forward_part(const struct rotation *rotation, const struct part *part, const void *qkv, int64_t row,
+static RK_CPU_CLONES void forward_part(const struct rotation *rotation, const struct part *part, const void *qkv, int64_t row,
                          void *out) {
     float x_buffer[HEAD_MAX], gain_buffer[HEAD_MAX], normalised[HEAD_MAX], rotated[HEAD_MAX];
     int64_t width = rotation->head, start = row + part->first;
@@ -143,7 +143,7 @@ static void upper_gradient(const struct rotation *rotation, const void *dout, in
 }
 
 /* Σ over one head of upper gradient · gain · x. Adds upper gradient · x · rstd to the gain's gradient. */
-static double head_projection(const struct rotation *rotation, const struct part *part, const void *dout,
+static RK_CPU_CLONES double head_projection(const struct rotation *rotation, const struct part *part, const void *dout,
                               const void *qkv, int64_t at, int64_t head, float rstd) {
     float upper[HEAD_MAX], x_buffer[HEAD_MAX], gain_buffer[HEAD_MAX], scaled[HEAD_MAX];
     int64_t width = rotation->head, gain_at = rotation->full ? head * width : 0;
@@ -158,7 +158,7 @@ static double head_projection(const struct rotation *rotation, const struct part
     return rk_cpu_dot(scaled, x, width);
 }
 
-static void write_head_gradient(const struct rotation *rotation, const struct part *part, const void *dout,
+static RK_CPU_CLONES void write_head_gradient(const struct rotation *rotation, const struct part *part, const void *dout,
                                 const void *qkv, int64_t at, int64_t head, float rstd, float mean, void *dqkv) {
     float upper[HEAD_MAX], x_buffer[HEAD_MAX], gain_buffer[HEAD_MAX], out[HEAD_MAX];
     int64_t width = rotation->head, gain_at = rotation->full ? head * width : 0;
@@ -173,7 +173,7 @@ static void write_head_gradient(const struct rotation *rotation, const struct pa
 
 /* Through the RMSNorm: as RMSNORM_BACKWARD, over a head or over all heads of the part. The means come first, because dqkv
  * may be dout itself. */
-static void backward_normalised(const struct rotation *rotation, const struct part *part, const void *dout,
+static RK_CPU_CLONES void backward_normalised(const struct rotation *rotation, const struct part *part, const void *dout,
                                 const void *qkv, int64_t row, void *dqkv) {
     int64_t width = rotation->head, start = row + part->first;
     int64_t heads_together = rotation->full ? part->heads : 1;
@@ -191,7 +191,7 @@ static void backward_normalised(const struct rotation *rotation, const struct pa
     }
 }
 
-static void backward_plain(const struct rotation *rotation, const struct part *part, const void *dout, int64_t row,
+static RK_CPU_CLONES void backward_plain(const struct rotation *rotation, const struct part *part, const void *dout, int64_t row,
                            void *dqkv) {
     float upper[HEAD_MAX];
     for (int64_t head = 0; head < part->heads; head++) {

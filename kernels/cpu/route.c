@@ -36,7 +36,7 @@ static enum rk_status router_open(struct router *router, const struct rk_op_call
 }
 
 /* Softmax probabilities of a token, and the logarithm of the softmax sum. */
-static float probabilities_of(const struct router *router, const float *logits, float *probability) {
+static RK_CPU_CLONES float probabilities_of(const struct router *router, const float *logits, float *probability) {
     float largest = rk_cpu_largest(logits, router->experts);
     for (int64_t e = 0; e < router->experts; e++) {
         probability[e] = rk_cpu_exp(logits[e] - largest);
@@ -48,7 +48,7 @@ static float probabilities_of(const struct router *router, const float *logits, 
     return (float)((double)largest + log(sum));
 }
 
-static void sigmoids_of(const struct router *router, const float *logits, float *score) {
+static RK_CPU_CLONES void sigmoids_of(const struct router *router, const float *logits, float *score) {
     for (int64_t e = 0; e < router->experts; e++) {
         score[e] = rk_cpu_sigmoid(logits[e]);
     }
@@ -173,7 +173,7 @@ static void add_weight_gradient(const struct router *router, const float *score,
 
 /* One token. dshare: gradient of the balance loss by the token's share of each expert (its score, over the scores' sum with
  * sigmoid). z: gradient of the z loss by lse². */
-static void backward_token(const struct router *router, const float *logits, const int32_t *chosen, const float *dweight,
+static RK_CPU_CLONES void backward_token(const struct router *router, const float *logits, const int32_t *chosen, const float *dweight,
                            const float *dshare, float z, float *dlogits) {
     float probability[EXPERTS_MAX], sigmoid[EXPERTS_MAX], dscore[EXPERTS_MAX];
     float lse = probabilities_of(router, logits, probability);
