@@ -48,6 +48,9 @@ static const struct sizes gpu_sizes = {8192, 4096, 4096, 32, 8, 128, 64, 8, 8, 1
 struct options {
     const char *backend, *type;
     double seconds;
+};
+
+struct common_options {
     bool json, help;
 };
 
@@ -57,9 +60,12 @@ static const struct rk_option option_table[] = {
      "f32|bf16", 0, 0},
     {"seconds", 's', RK_OPTION_NUMBER, offsetof(struct options, seconds), "SECONDS",
      "Time for each kernel (default 0.3)", NULL, 0.001, 3600},
-    {"json", 'j', RK_OPTION_FLAG, offsetof(struct options, json), NULL, "Print one JSON object instead of a table", NULL,
-     0, 0},
-    {"help", 'h', RK_OPTION_FLAG, offsetof(struct options, help), NULL, "Print this help", NULL, 0, 0},
+};
+
+static const struct rk_option common_table[] = {
+    {"json", 'j', RK_OPTION_FLAG, offsetof(struct common_options, json), NULL, "Print one JSON object instead of a table",
+     NULL, 0, 0},
+    {"help", 'h', RK_OPTION_FLAG, offsetof(struct common_options, help), NULL, "Print this help", NULL, 0, 0},
 };
 
 static const struct rk_arguments arguments = {
@@ -67,6 +73,11 @@ static const struct rk_arguments arguments = {
     .summary = "times every kernel of a back end",
     .options = option_table,
     .option_count = sizeof option_table / sizeof option_table[0],
+};
+
+static const struct rk_arguments common_arguments = {
+    .options = common_table,
+    .option_count = sizeof common_table / sizeof common_table[0],
 };
 
 /* The device under test and the limits found on it. */
@@ -269,8 +280,10 @@ close_device:
 
 static enum rk_status run(int argc, char **argv, struct rk_error *error) {
     struct options options = {.backend = "cpu", .type = "f32", .seconds = 0.3};
+    struct common_options common = {false, false};
     struct rk_string_list operands = {0};
-    enum rk_status status = rk_arguments_parse(&arguments, &options, NULL, NULL, argc, argv, &operands, error);
+    enum rk_status status =
+        rk_arguments_parse(&arguments, &options, &common_arguments, &common, argc, argv, &operands, error);
     if (status == RK_OK) {
         status = rk_arguments_check_operands(&arguments, &operands, error);
     }
@@ -278,9 +291,9 @@ static enum rk_status run(int argc, char **argv, struct rk_error *error) {
     if (status != RK_OK) {
         return status;
     }
-    if (options.help) {
+    if (common.help) {
         struct rk_text text = {0};
-        rk_arguments_help("bench", &arguments, NULL, &text);
+        rk_arguments_help("bench", &arguments, &common_arguments, &text);
         fputs(text.data != NULL ? text.data : "", stdout);
         rk_text_free(&text);
         return RK_OK;
@@ -293,7 +306,7 @@ static enum rk_status run(int argc, char **argv, struct rk_error *error) {
     if (bench.backend == NULL) {
         return rk_fail(error, RK_USAGE, "--backend cuda: this program was built without CUDA; build it where nvcc is");
     }
-    return open_and_run(&bench, options.json, error);
+    return open_and_run(&bench, common.json, error);
 }
 
 int main(int argc, char **argv) {
