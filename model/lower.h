@@ -25,6 +25,13 @@ enum {
     X(QKV)                                                                                                             \
     X(ROPE)                                                                                                            \
     X(ATTENTION)                                                                                                       \
+    X(LATENT_Q_DOWN)                                                                                                   \
+    X(LATENT_Q_NORM)                                                                                                   \
+    X(LATENT_Q_UP)                                                                                                     \
+    X(LATENT_K_ROPE)                                                                                                   \
+    X(LATENT_KV_DOWN)                                                                                                  \
+    X(LATENT_KV_NORM)                                                                                                  \
+    X(LATENT_KV_UP)                                                                                                    \
     X(OUT)                                                                                                             \
     X(DENSE_UP)                                                                                                        \
     X(DENSE_GATE)                                                                                                      \
@@ -61,6 +68,16 @@ enum rk_keep {
 #define RK_VALUE_TABLE(X)                                                                                              \
     X(attention_normed, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, NORM, 2)                                            \
     X(attention_rstd, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, NORM, 3)                                              \
+    X(q_latent, ACTIVATIONS, BOTH, WHOLE, GEMM_FORWARD, LATENT_Q_DOWN, 3)                                              \
+    X(q_latent_normed, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, LATENT_Q_NORM, 2)                                    \
+    X(q_latent_rstd, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, LATENT_Q_NORM, 3)                                      \
+    X(kv_latent, ACTIVATIONS, BOTH, WHOLE, GEMM_FORWARD, LATENT_KV_DOWN, 3)                                            \
+    X(kv_latent_normed, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, LATENT_KV_NORM, 2)                                  \
+    X(kv_latent_rstd, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, LATENT_KV_NORM, 3)                                    \
+    X(d_q_latent_normed, TRANSIENT, BOTH, NEVER, RMSNORM_BACKWARD, LATENT_Q_NORM, 0)                                   \
+    X(d_q_latent, TRANSIENT, BOTH, NEVER, RMSNORM_BACKWARD, LATENT_Q_NORM, 5)                                          \
+    X(d_kv_latent_normed, TRANSIENT, BOTH, NEVER, RMSNORM_BACKWARD, LATENT_KV_NORM, 0)                                 \
+    X(d_kv_latent, TRANSIENT, BOTH, NEVER, RMSNORM_BACKWARD, LATENT_KV_NORM, 5)                                        \
     X(qkv_raw, ACTIVATIONS, BOTH, WHOLE, ROPE_FORWARD, ROPE, 0)                                                        \
     X(qkv, ACTIVATIONS, BOTH, WHOLE, ROPE_FORWARD, ROPE, 3)                                                            \
     X(context, ACTIVATIONS, BOTH, WHOLE, ATTENTION_FORWARD, ATTENTION, 1)                                              \
@@ -121,9 +138,15 @@ struct rk_block_values {
     };
 };
 
-/* Parameters of a layer, in their order inside the flat spaces. X(field, name, kinds, expert, decayed) */
+/* Parameters of a layer. The rest are biases, sinks, gates and further norms, which are counted and held but which no op reads:
+ * architectures that have them are planned, not run. In their order inside the flat spaces. X(field, name, kinds, expert, decayed) */
 #define RK_PARAMETER_TABLE(X)                                                                                          \
     X(wqkv, "attn.wqkv", BOTH, false, true)                                                                            \
+    X(wq_down, "attn.wq_a", BOTH, false, true)                                                                         \
+    X(wq_up, "attn.wq_b", BOTH, false, true)                                                                           \
+    X(wkv_down, "attn.wkv_a", BOTH, false, true)                                                                       \
+    X(wk_rope, "attn.wk_rope", BOTH, false, true)                                                                      \
+    X(wkv_up, "attn.wkv_b", BOTH, false, true)                                                                         \
     X(wo, "attn.wo", BOTH, false, true)                                                                                \
     X(dense_w13, "mlp.w13", DENSE, false, true)                                                                        \
     X(dense_w2, "mlp.w2", DENSE, false, true)                                                                          \
@@ -136,7 +159,9 @@ struct rk_block_values {
     X(q_norm, "attn.q_norm", BOTH, false, false)                                                                       \
     X(k_norm, "attn.k_norm", BOTH, false, false)                                                                       \
     X(dense_norm, "mlp.norm", DENSE, false, false)                                                                     \
-    X(moe_norm, "moe.norm", MOE, false, false)
+    X(moe_norm, "moe.norm", MOE, false, false)                                                                         \
+    X(rest, "rest", BOTH, false, false)                                                                                \
+    X(expert_rest, "moe.expert_rest", MOE, true, false)
 
 enum rk_parameter {
 #define RK_PARAMETER(field, ...) RK_PARAMETER_##field,
@@ -274,6 +299,11 @@ bool rk_lower_offload_any(const struct rk_lowering *lowering, enum rk_block kind
 void rk_lower_offload_waits(struct rk_lowering *lowering);
 void rk_lower_offload_out(struct rk_lowering *lowering, enum rk_block kind, bool last);
 uint32_t rk_lower_offload_back(struct rk_lowering *lowering, enum rk_block kind);
+
+/* lower_latent.c: latent attention's projections, from the normed input to qkv and back from d_qkv to d_attention_normed. */
+void rk_lower_latent_fill(struct rk_lowering *lowering, uint32_t buffer);
+void rk_lower_latent_forward(struct rk_lowering *lowering, const struct rk_block_values *at);
+void rk_lower_latent_backward(struct rk_lowering *lowering, const struct rk_block_values *at);
 
 /* lower_block.c: the segment of a block's forward or backward, written when first asked for. */
 uint32_t rk_lower_block_forward(struct rk_lowering *lowering, struct rk_block_place place);

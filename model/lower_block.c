@@ -58,6 +58,10 @@ static uint32_t qkv_before_rotation(const struct block *block) {
     return block->at->qkv_raw != RK_NO_BUFFER ? block->at->qkv_raw : block->at->qkv;
 }
 
+static bool is_latent(const struct block *block) {
+    return block->lowering->architecture->attention == RK_ATTENTION_MLA;
+}
+
 /* input → context */
 static void attention_core_forward(const struct block *block) {
     const struct rk_block_values *at = block->at;
@@ -66,9 +70,14 @@ static void attention_core_forward(const struct block *block) {
     if (!block->again && block->place.input == RK_INPUT_RECEIVED)
         rk_lower_wait(block->lowering, block->lowering->input_received, 0);
     uint32_t raw = qkv_before_rotation(block);
-    gemm_forward(block, RK_SITE_QKV, at->attention_normed, weight->wqkv, RK_NO_BUFFER, rk_at(raw));
+    bool gains = raw != at->qkv;
+    if (is_latent(block))
+        rk_lower_latent_forward(block->lowering, at);
+    else
+        gemm_forward(block, RK_SITE_QKV, at->attention_normed, weight->wqkv, RK_NO_BUFFER, rk_at(raw));
     op(block, RK_OP_ROPE_FORWARD, RK_SITE_ROPE);
-    OPERANDS(block, rk_at(raw), rk_at(weight->q_norm), rk_at(weight->k_norm), rk_at(at->qkv));
+    OPERANDS(block, rk_at(raw), gains ? rk_at(weight->q_norm) : rk_absent(),
+             gains ? rk_at(weight->k_norm) : rk_absent(), rk_at(at->qkv));
     rope_parameters(block);
     op(block, RK_OP_ATTENTION_FORWARD, RK_SITE_ATTENTION);
     OPERANDS(block, rk_at(at->qkv), rk_at(at->context), rk_at(at->lse));
@@ -301,21 +310,37 @@ static void route_backward(const struct block *block) {
     OPERANDS(block, rk_at(at->d_logits), rk_at(lowering->weight.wr), rk_at(at->d_mlp_normed), rk_at(at->d_mlp_normed));
 }
 
+/* In place; with gains their gradients come from the raw values. */
+static void rope_backward(const struct block *block) {
+    const struct rk_block_values *at = block->at;
+    const struct rk_parameter_views *weight = &block->lowering->weight, *gradient = &block->lowering->gradient;
+    op(block, RK_OP_ROPE_BACKWARD, RK_SITE_ROPE);
+    if (at->qkv_raw == RK_NO_BUFFER)
+        OPERANDS(block, rk_at(at->d_qkv), rk_absent(), rk_absent(), rk_absent(), rk_at(at->d_qkv));
+    else
+        OPERANDS(block, rk_at(at->d_qkv), rk_at(at->qkv_raw), rk_at(weight->q_norm), rk_at(weight->k_norm),
+                 rk_at(at->d_qkv), rk_at(gradient->q_norm), rk_at(gradient->k_norm));
+    rope_parameters(block);
+}
+
 /* d_mlp_normed → the gradient of middle → d_attention_normed → the gradient of the input, all in the stream buffer. */
 static void attention_backward(const struct block *block) {
     struct rk_lowering *lowering = block->lowering;
     const struct rk_block_values *at = block->at;
     const struct rk_parameter_views *weight = &lowering->weight, *gradient = &lowering->gradient;
     gemm_wgrad(block, RK_SITE_OUT, lowering->stream, at->context, gradient->wo);
+    if (is_latent(block))
+        rk_lower_latent_fill(lowering, at->d_context);
     gemm_dgrad(block, RK_SITE_OUT, lowering->stream, weight->wo, at->d_context);
     op(block, RK_OP_ATTENTION_BACKWARD, RK_SITE_ATTENTION);
     OPERANDS(block, rk_at(at->qkv), rk_at(at->context), rk_at(at->lse), rk_at(at->d_context), rk_at(at->d_qkv));
-    op(block, RK_OP_ROPE_BACKWARD, RK_SITE_ROPE);
-    OPERANDS(block, rk_at(at->d_qkv), rk_at(at->qkv_raw), rk_at(weight->q_norm), rk_at(weight->k_norm),
-             rk_at(at->d_qkv), rk_at(gradient->q_norm), rk_at(gradient->k_norm));
-    rope_parameters(block);
-    gemm_wgrad(block, RK_SITE_QKV, at->d_qkv, at->attention_normed, gradient->wqkv);
-    gemm_dgrad(block, RK_SITE_QKV, at->d_qkv, weight->wqkv, at->d_attention_normed);
+    rope_backward(block);
+    if (is_latent(block)) {
+        rk_lower_latent_backward(lowering, at);
+    } else {
+        gemm_wgrad(block, RK_SITE_QKV, at->d_qkv, at->attention_normed, gradient->wqkv);
+        gemm_dgrad(block, RK_SITE_QKV, at->d_qkv, weight->wqkv, at->d_attention_normed);
+    }
     norm_backward(block, at->d_attention_normed, at->input, weight->attention_norm, at->attention_rstd,
                   gradient->attention_norm);
     if (block->place.input == RK_INPUT_RECEIVED)

@@ -63,7 +63,15 @@ void rk_lower_shapes(struct rk_lowering *lowering) {
     shape[RK_SITE_ROPE] =
         SHAPE(RK_GROUP_NONE, attention_flags(a), tokens, sequence, a->heads, a->kv_heads, a->head_dim);
     shape[RK_SITE_ATTENTION] = LOCAL(tokens, sequence, a->heads, a->kv_heads, a->head_dim);
-    shape[RK_SITE_OUT] = LOCAL(tokens, hidden, queries);
+    shape[RK_SITE_OUT] = LOCAL(tokens, hidden, rk_architecture_output_width(a));
+    shape[RK_SITE_LATENT_Q_DOWN] = LOCAL(tokens, a->q_lora_rank, hidden);
+    shape[RK_SITE_LATENT_Q_NORM] = LOCAL(tokens, a->q_lora_rank);
+    shape[RK_SITE_LATENT_Q_UP] = LOCAL(tokens, queries, a->q_lora_rank > 0 ? a->q_lora_rank : hidden);
+    shape[RK_SITE_LATENT_K_ROPE] = LOCAL(tokens, a->qk_rope_head_dim, hidden);
+    shape[RK_SITE_LATENT_KV_DOWN] = LOCAL(tokens, a->kv_lora_rank, hidden);
+    shape[RK_SITE_LATENT_KV_NORM] = LOCAL(tokens, a->kv_lora_rank);
+    shape[RK_SITE_LATENT_KV_UP] =
+        LOCAL(tokens, a->heads * (a->qk_nope_head_dim + a->v_head_dim), a->kv_lora_rank);
     shape[RK_SITE_DENSE_UP] = LOCAL(tokens, 2 * a->dense_hidden, hidden);
     shape[RK_SITE_DENSE_GATE] = LOCAL(tokens, a->dense_hidden, 1);
     shape[RK_SITE_DENSE_DOWN] = LOCAL(tokens, hidden, a->dense_hidden);
@@ -105,6 +113,18 @@ static bool has_value(const struct rk_lowering *lowering, enum rk_value value, e
     case RK_VALUE_shared_output:
     case RK_VALUE_d_shared_hidden:
         return lowering->architecture->shared_hidden > 0;
+    case RK_VALUE_q_latent:
+    case RK_VALUE_q_latent_normed:
+    case RK_VALUE_q_latent_rstd:
+    case RK_VALUE_d_q_latent_normed:
+    case RK_VALUE_d_q_latent:
+        return lowering->architecture->q_lora_rank > 0;
+    case RK_VALUE_kv_latent:
+    case RK_VALUE_kv_latent_normed:
+    case RK_VALUE_kv_latent_rstd:
+    case RK_VALUE_d_kv_latent_normed:
+    case RK_VALUE_d_kv_latent:
+        return lowering->architecture->attention == RK_ATTENTION_MLA;
     default:
         return true;
     }

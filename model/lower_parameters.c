@@ -36,28 +36,62 @@ static struct shape experts(int64_t count, int64_t rows, int64_t columns) {
     return (struct shape){.rank = 3, .dim = {count, rows, columns}};
 }
 
-static struct shape query_key_gain(const struct rk_architecture *architecture, int64_t heads) {
-    switch (architecture->qk_norm) {
+/* The gains of q and k, or of latent attention's two latents. */
+static struct shape query_key_gain(const struct rk_architecture *a, bool keys) {
+    if (a->attention == RK_ATTENTION_MLA)
+        return vector(keys ? a->kv_lora_rank : a->q_lora_rank);
+    switch (a->qk_norm) {
     case RK_QK_NORM_PER_HEAD:
-        return vector(architecture->head_dim);
+        return vector(a->head_dim);
     case RK_QK_NORM_FULL_WIDTH:
-        return vector(heads * architecture->head_dim);
+        return vector((keys ? a->kv_heads : a->heads) * a->head_dim);
     case RK_QK_NORM_NONE:
         break;
     }
     return vector(0);
 }
 
-/* The shape on one rank. */
-static struct shape parameter_shape(const struct rk_lowering *lowering, enum rk_parameter parameter) {
-    const struct rk_architecture *a = lowering->architecture;
+static struct shape projection_shape(const struct rk_architecture *a, enum rk_parameter parameter) {
     int64_t queries = rk_architecture_query_width(a), keys = rk_architecture_kv_width(a);
-    int64_t held = a->experts / lowering->candidate->expert_parallel;
+    bool latent = a->attention == RK_ATTENTION_MLA;
     switch (parameter) {
     case RK_PARAMETER_wqkv:
-        return matrix(queries + 2 * keys, a->hidden);
-    case RK_PARAMETER_wo:
-        return matrix(a->hidden, queries);
+        return matrix(latent ? 0 : queries + 2 * keys, a->hidden);
+    case RK_PARAMETER_wq_down:
+        return matrix(a->q_lora_rank, a->hidden);
+    case RK_PARAMETER_wq_up:
+        return matrix(latent ? queries : 0, a->q_lora_rank > 0 ? a->q_lora_rank : a->hidden);
+    case RK_PARAMETER_wkv_down:
+        return matrix(a->kv_lora_rank, a->hidden);
+    case RK_PARAMETER_wk_rope:
+        return matrix(a->qk_rope_head_dim, a->hidden);
+    case RK_PARAMETER_wkv_up:
+        return matrix(latent ? a->heads * (a->qk_nope_head_dim + a->v_head_dim) : 0, a->kv_lora_rank);
+    default:
+        return matrix(a->hidden, rk_architecture_output_width(a));
+    }
+}
+
+/* What rk_count_parameters counts of a layer and no op reads: vectors all. */
+static int64_t rest_elements(const struct rk_architecture *a, enum rk_block kind) {
+    int64_t queries = rk_architecture_query_width(a), keys = rk_architecture_kv_width(a);
+    int64_t rest = (a->block_norms - 2) * a->hidden;
+    rest += (a->output_bias ? a->hidden : 0) + (a->attention_sinks ? a->heads : 0);
+    if (a->qkv_bias && a->attention == RK_ATTENTION_MLA)
+        rest += a->q_lora_rank + a->kv_lora_rank + a->qk_rope_head_dim;
+    else if (a->qkv_bias)
+        rest += queries + 2 * keys;
+    if (kind == RK_BLOCK_DENSE)
+        return rest + (a->mlp_bias ? 2 * a->dense_hidden + a->hidden : 0);
+    return rest + (a->router_bias ? a->experts : 0) + (a->shared_gate ? a->hidden : 0);
+}
+
+/* The shape on one rank. */
+static struct shape parameter_shape(const struct rk_lowering *lowering, enum rk_parameter parameter,
+                                    enum rk_block kind) {
+    const struct rk_architecture *a = lowering->architecture;
+    int64_t held = a->experts / lowering->candidate->expert_parallel;
+    switch (parameter) {
     case RK_PARAMETER_dense_w13:
         return matrix(2 * a->dense_hidden, a->hidden);
     case RK_PARAMETER_dense_w2:
@@ -67,23 +101,25 @@ static struct shape parameter_shape(const struct rk_lowering *lowering, enum rk_
     case RK_PARAMETER_shared_w13:
         return matrix(2 * a->shared_hidden, a->hidden);
     case RK_PARAMETER_shared_w2:
-        return a->shared_hidden > 0 ? matrix(a->hidden, a->shared_hidden) : vector(0);
+        return matrix(a->shared_hidden > 0 ? a->hidden : 0, a->shared_hidden);
     case RK_PARAMETER_w13:
         return experts(held, 2 * a->expert_hidden, a->hidden);
     case RK_PARAMETER_w2:
         return experts(held, a->hidden, a->expert_hidden);
     case RK_PARAMETER_q_norm:
-        return query_key_gain(a, a->heads);
     case RK_PARAMETER_k_norm:
-        return query_key_gain(a, a->kv_heads);
+        return query_key_gain(a, parameter == RK_PARAMETER_k_norm);
     case RK_PARAMETER_attention_norm:
     case RK_PARAMETER_dense_norm:
     case RK_PARAMETER_moe_norm:
         return vector(a->hidden);
-    case RK_PARAMETER_COUNT:
-        break;
+    case RK_PARAMETER_rest:
+        return vector(rest_elements(a, kind));
+    case RK_PARAMETER_expert_rest:
+        return matrix(a->expert_bias ? held : 0, 2 * a->expert_hidden + a->hidden);
+    default:
+        return projection_shape(a, parameter);
     }
-    return vector(0);
 }
 
 static int64_t elements_of(const struct shape *shape) {
@@ -101,7 +137,7 @@ static int64_t align_up(int64_t value, int64_t alignment) {
 struct flat_layout {
     struct rk_lowering *lowering;
     int64_t (*offset)[RK_PARAMETER_COUNT]; /* [ordinal][parameter], elements, -1 absent */
-    int64_t embed, head, norm;             /* elements, -1 absent */
+    int64_t embed, embed_norm, head, norm; /* elements, -1 absent */
     struct open_bucket {
         int64_t offset, elements, ready;
     } open[2]; /* [expert]: the bucket that still takes tensors */
@@ -161,7 +197,8 @@ static void place_layer(struct flat_layout *layout, int32_t ordinal, bool expert
         const struct parameter_row *row = &parameter_rows[p];
         if ((row->kinds & kind) == 0 || row->expert != expert || row->decayed != decayed)
             continue;
-        struct shape shape = parameter_shape(lowering, (enum rk_parameter)p);
+        struct shape shape = parameter_shape(lowering, (enum rk_parameter)p,
+                                             (enum rk_block)lowering->program->layer_kinds[ordinal]);
         elements[p] = elements_of(&shape);
         sum += align_up(elements[p], TENSOR_ALIGNMENT);
     }
@@ -195,9 +232,14 @@ static void lay_out(struct flat_layout *layout) {
         layout->embed = place_alone(layout, table, -1);
     if (lowering->last_stage)
         layout->norm = place(layout, false, lowering->hidden, -1);
-    for (int32_t ordinal = layers - 1; ordinal >= 0; ordinal--)
+    if (lowering->first_stage && lowering->architecture->embedding_norm)
+        layout->embed_norm = place(layout, false, lowering->hidden, -1);
+    for (int32_t ordinal = layers - 1; ordinal >= 0; ordinal--) {
         place_layer(layout, ordinal, false, false, -1);
+        place_layer(layout, ordinal, true, false, -1);
+    }
     close_bucket(layout, false, false);
+    close_bucket(layout, true, false);
 }
 
 static void add_space_buffers(struct rk_lowering *lowering, bool expert) {
@@ -262,12 +304,19 @@ static void add_stage_views(struct flat_layout *layout) {
     }
 }
 
+static bool has_view(enum rk_parameter parameter) {
+    return parameter != RK_PARAMETER_rest && parameter != RK_PARAMETER_expert_rest;
+}
+
+/* The shape of what has a view does not depend on the kind of block. */
 static void add_layer_views(struct flat_layout *layout, enum rk_parameter parameter) {
     struct rk_lowering *lowering = layout->lowering;
     const struct parameter_row *row = &parameter_rows[parameter];
-    struct shape shape = parameter_shape(lowering, parameter);
+    struct shape shape = parameter_shape(lowering, parameter, RK_BLOCK_MOE);
     int64_t offset[RK_LAYERS_MAX];
     int32_t instances = 0;
+    if (!has_view(parameter))
+        return;
     for (int32_t ordinal = 0; ordinal < lowering->program->layer_count; ordinal++)
         if (layout->offset[ordinal][parameter] >= 0)
             offset[instances++] = layout->offset[ordinal][parameter];
@@ -295,18 +344,19 @@ static void add_layer_tensors(struct flat_layout *layout, int32_t ordinal, int64
     struct rk_lowering *lowering = layout->lowering;
     const struct rk_program *program = lowering->program;
     int32_t layer = program->layers[ordinal];
+    enum rk_block kind = (enum rk_block)program->layer_kinds[ordinal];
     for (int p = 0; p < RK_PARAMETER_COUNT; p++) {
         const struct parameter_row *row = &parameter_rows[p];
-        struct shape shape = parameter_shape(lowering, (enum rk_parameter)p);
+        struct shape shape = parameter_shape(lowering, (enum rk_parameter)p, kind);
         if (layout->offset[ordinal][p] < 0)
             continue;
         struct rk_tensor facts = {.expert = row->expert, .decayed = row->decayed, .trained = true,
                                   .offset = layout->offset[ordinal][p], .buffer = lowering->weight.at[p],
-                                  .instance = instance[p]++};
+                                  .instance = has_view((enum rk_parameter)p) ? instance[p]++ : 0};
         facts.initial = row->decayed ? RK_INIT_NORMAL : RK_INIT_ONE;
         add_tensor(lowering, row->name, layer, &shape, facts);
     }
-    if (lowering->route_bias != RK_NO_BUFFER && program->layer_kinds[ordinal] == RK_BLOCK_MOE) {
+    if (lowering->route_bias != RK_NO_BUFFER && kind == RK_BLOCK_MOE) {
         struct shape shape = vector(lowering->architecture->experts);
         struct rk_tensor facts = {.offset = -1, .buffer = lowering->route_bias, .instance = instance[RK_PARAMETER_wr] - 1,
                                   .initial = RK_INIT_ZERO};
@@ -327,6 +377,11 @@ static void add_tensors(struct flat_layout *layout) {
         embed.tied_copy = !lowering->first_stage;
         add_tensor(lowering, "embed", -1, &table, embed);
     }
+    if (layout->embed_norm >= 0) {
+        struct rk_tensor norm = {.trained = true, .offset = layout->embed_norm, .buffer = RK_NO_BUFFER,
+                                 .initial = RK_INIT_ONE};
+        add_tensor(lowering, "embed_norm", -1, &gain, norm);
+    }
     for (int32_t ordinal = 0; ordinal < lowering->program->layer_count; ordinal++)
         add_layer_tensors(layout, ordinal, instance);
     if (layout->norm >= 0) {
@@ -344,7 +399,7 @@ static void add_tensors(struct flat_layout *layout) {
 void rk_lower_parameters(struct rk_lowering *lowering) {
     struct rk_program *program = lowering->program;
     const struct rk_candidate *candidate = lowering->candidate;
-    struct flat_layout layout = {.lowering = lowering, .embed = -1, .head = -1, .norm = -1};
+    struct flat_layout layout = {.lowering = lowering, .embed = -1, .embed_norm = -1, .head = -1, .norm = -1};
     program->dense.replicas = candidate->data_parallel;
     program->expert.replicas = candidate->data_parallel / candidate->expert_parallel;
     memset(&lowering->weight, 0xFF, sizeof lowering->weight);

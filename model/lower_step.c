@@ -537,8 +537,6 @@ static enum rk_status check_input(const struct rk_architecture *architecture, co
     enum rk_status status = rk_candidate_check(architecture, candidate, error);
     if (status == RK_OK && (stage < 0 || stage >= candidate->pipeline))
         return rk_fail(error, RK_USAGE, "stage %d of %d", stage, candidate->pipeline);
-    if (status == RK_OK && architecture->attention != RK_ATTENTION_GQA)
-        return rk_fail(error, RK_USAGE, "%s: latent attention has no ops in the step program yet", architecture->name);
     if (status == RK_OK)
         status = check_sizes(architecture, candidate, error);
     return status;

@@ -134,7 +134,8 @@ struct rk_tensor {
     int32_t rank;           /* number of dimensions, 1 to 3 */
     int64_t dim[3];         /* local shape on one rank */
     int64_t offset;         /* elements inside its flat space; -1 when not trained */
-    uint32_t buffer;        /* its weight: a view into the flat space's weights, or its own buffer when not trained */
+    uint32_t buffer;        /* its weight: a view into the flat space's weights, or its own buffer when not trained.
+                               RK_NO_BUFFER: no op reads it; its architecture is planned, not run */
     int64_t instance;       /* of that buffer */
     enum { RK_INIT_NORMAL, RK_INIT_ONE, RK_INIT_ZERO } initial;
 };

@@ -177,16 +177,27 @@ static int64_t tensor_elements(const struct rk_tensor *tensor) {
     return elements;
 }
 
-/* A tensor lies in one bucket of its own kind, touches no other tensor, and its buffer is that place. */
-static enum rk_status check_tensor(const struct rk_program *program, size_t index, struct rk_error *error) {
-    const struct rk_tensor *tensor = &program->tensors[index];
+static enum rk_status check_tensor_buffer(const struct rk_program *program, const struct rk_tensor *tensor,
+                                          struct rk_error *error) {
     const struct rk_buffer *buffer = &program->buffers[tensor->buffer];
-    int64_t elements = tensor_elements(tensor), type_bytes = tensor->trained ? rk_data_type_bytes(program->type) : 4;
-    bool placed = !tensor->trained;
-    if (buffer->bytes != elements * type_bytes || tensor->instance >= buffer->instance_count)
+    int64_t type_bytes = tensor->trained ? rk_data_type_bytes(program->type) : 4;
+    if (buffer->bytes != tensor_elements(tensor) * type_bytes || tensor->instance >= buffer->instance_count)
         return rk_fail(error, RK_ERROR, "step program: tensor %s does not fill %s", tensor->name, buffer->name);
     if (tensor->trained && buffer->view_offset[tensor->instance] != tensor->offset * type_bytes)
         return rk_fail(error, RK_ERROR, "step program: tensor %s is not where %s is", tensor->name, buffer->name);
+    return RK_OK;
+}
+
+/* A tensor lies in one bucket of its own kind, touches no other tensor, and its buffer is that place. */
+static enum rk_status check_tensor(const struct rk_program *program, size_t index, struct rk_error *error) {
+    const struct rk_tensor *tensor = &program->tensors[index];
+    int64_t elements = tensor_elements(tensor);
+    bool placed = !tensor->trained;
+    if (tensor->buffer != RK_NO_BUFFER) {
+        enum rk_status status = check_tensor_buffer(program, tensor, error);
+        if (status != RK_OK)
+            return status;
+    }
     for (size_t i = 0; i < program->bucket_count && !placed; i++) {
         const struct rk_bucket *bucket = &program->buckets[i];
         placed = bucket->expert == tensor->expert && bucket->decayed == tensor->decayed &&

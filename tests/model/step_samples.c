@@ -20,8 +20,19 @@ static void add_experts(struct rk_architecture *architecture, int64_t dense_laye
         architecture->block[i] = i < dense_layers ? RK_BLOCK_DENSE : RK_BLOCK_MOE;
 }
 
+static void make_latent(struct rk_architecture *architecture) {
+    architecture->attention = RK_ATTENTION_MLA;
+    architecture->kv_heads = architecture->heads;
+    architecture->head_dim = 12;
+    architecture->qk_nope_head_dim = 8;
+    architecture->qk_rope_head_dim = 4;
+    architecture->v_head_dim = 8;
+    architecture->q_lora_rank = 20;
+    architecture->kv_lora_rank = 16;
+}
+
 struct rk_architecture rk_sample_architecture(enum rk_sample sample) {
-    static const char *const names[RK_SAMPLE_COUNT] = {"dense", "moe", "mixed", "tied"};
+    static const char *const names[RK_SAMPLE_COUNT] = {"dense", "moe", "mixed", "tied", "latent"};
     struct rk_architecture a = {.name = "", .family = RK_FAMILY_OLMOE, .layers = 8, .hidden = 32, .vocabulary = 64, .block_norms = 2,
                                 .norm_epsilon = 1e-5, .attention = RK_ATTENTION_GQA, .heads = 4,
                                 .kv_heads = 2, .head_dim = 8, .rope_theta = 10000, .rotary_fraction = 1,
@@ -51,6 +62,15 @@ struct rk_architecture rk_sample_architecture(enum rk_sample sample) {
         add_experts(&a, 0);
         a.qk_norm = RK_QK_NORM_FULL_WIDTH;
         a.tied_embeddings = true;
+        break;
+    case RK_SAMPLE_LATENT:
+        add_experts(&a, 1);
+        make_latent(&a);
+        a.dense_hidden = 40;
+        a.shared_hidden = 16;
+        a.shared_gate = a.router_bias = a.expert_bias = a.mlp_bias = a.output_bias = a.qkv_bias = true;
+        a.attention_sinks = a.embedding_norm = true;
+        a.block_norms = 4;
         break;
     case RK_SAMPLE_COUNT:
         break;

@@ -9,6 +9,7 @@ enum rk_sample {
     RK_SAMPLE_MOE,    /* experts in every layer, untied */
     RK_SAMPLE_MIXED,  /* two dense layers first, shared expert, q/k norm per head, sigmoid scores with correction bias */
     RK_SAMPLE_TIED,   /* experts in every layer, tied table, q/k norm over the full width */
+    RK_SAMPLE_LATENT, /* latent attention, biases, a gate and further norms: planned, not run */
     RK_SAMPLE_COUNT
 };
 
