@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "model/search.h"
 
-enum { RK_PLAN_VERSION = 1 };
+enum { RK_PLAN_VERSION = 1, RK_PLAN_EXAMPLES_MAX = 16 };
 
 struct rk_plan_term {
     enum rk_op_kind kind;
@@ -20,7 +20,7 @@ struct rk_plan_term {
 };
 
 struct rk_plan {
-    char *config_text;          /* the model's config.json, compact; owned */
+    char *config_text;          /* the model's config.json as canonical JSON; owned */
     struct rk_architecture architecture;
     struct rk_candidate candidate;
     char machine[64];
@@ -35,7 +35,9 @@ struct rk_plan {
     struct rk_judgement *examples; size_t example_count; /* runners-up and the first refusal of each kind; owned */
 };
 
-/* Builds a plan from a judged candidate: lowers, lays out and simulates it. */
+/* Builds a plan from a judged candidate: lowers, lays out and simulates it. search may be NULL: no runners-up and refusals
+ * then. The example of a refusal is the one nearest to the chosen candidate; of refused offload that of all activations at the
+ * best known times. */
 enum rk_status rk_plan_make(const struct rk_architecture *architecture, const char *config_text,
                             const struct rk_candidate *candidate, const struct rk_machine *machine,
                             const struct rk_cost_source *costs, const struct rk_search_result *search,
