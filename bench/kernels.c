@@ -1,5 +1,6 @@
 /* Every kernel of a back end at the sizes of one MoE block: bytes, operations, time, and the share of what the same device
- * reached in the same run with a plain copy and a large dense product. */
+ * reached in the same run with a plain copy and a large dense product. The copy goes through memory; a kernel whose
+ * operands stay in a cache passes 100 %. */
 #include "base/arguments.h"
 #include "base/clock.h"
 #include "kernels/operands.h"

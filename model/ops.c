@@ -237,6 +237,13 @@ static const char *const family_names[RK_OP_FAMILY_COUNT] = {
     [RK_OP_FAMILY_OFFLOAD] = "offload",
 };
 
+/* By bit of enum rk_op_flag. */
+static const char *const flag_names[] = {
+    "f32_output", "f32_input",     "qk_norm_head", "qk_norm_full", "sigmoid", "normalize_top_k",
+    "route_uniform", "route_random", "f64",
+};
+enum { FLAG_COUNT = sizeof flag_names / sizeof flag_names[0] };
+
 int64_t rk_data_type_bytes(enum rk_data_type type) {
     return type == RK_BF16 ? 2 : 4;
 }
@@ -273,6 +280,11 @@ char *rk_op_shape_text(const struct rk_op_shape *shape, char *buffer, size_t siz
         written += snprintf(buffer + written, size - (size_t)written, " %.*s=%lld", length, name,
                             (long long)shape->dim[i]);
         name += length + (name[length] == ' ');
+    }
+    for (int bit = 0; bit < FLAG_COUNT && written >= 0 && (size_t)written < size; bit++) {
+        if ((shape->flags >> bit & 1) != 0) {
+            written += snprintf(buffer + written, size - (size_t)written, " %s", flag_names[bit]);
+        }
     }
     if (shape->group != RK_GROUP_NONE && written >= 0 && (size_t)written < size) {
         snprintf(buffer + written, size - (size_t)written, " over %s", rk_group_name(shape->group));

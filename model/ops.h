@@ -298,7 +298,8 @@ int64_t rk_op_workspace_bytes(const struct rk_op_shape *shape, enum rk_backend_k
 /* The operand that is the workspace, or -1. */
 int rk_op_workspace_operand(enum rk_op_kind kind);
 
-/* "gemm_forward f32 m=512 n=256 k=128 over expert_parallel", for people. Returns buffer. */
+/* "rope_forward f32 T=512 S=256 n_h=4 n_kv=2 d_head=64 qk_norm_head", " over data" for a group; for people. Returns
+ * buffer. */
 char *rk_op_shape_text(const struct rk_op_shape *shape, char *buffer, size_t size);
 
 bool rk_op_shape_equal(const struct rk_op_shape *left, const struct rk_op_shape *right);

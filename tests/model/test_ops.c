@@ -186,6 +186,17 @@ static void equal_shapes_hash_alike_and_others_apart(void **state) {
     }
 }
 
+static void a_shape_as_text_says_all_of_it(void **state) {
+    (void)state;
+    char text[160], small[8];
+    struct rk_op_shape shape = {.kind = RK_OP_ALL_REDUCE, .type = RK_BF16, .flags = RK_OP_FLAG_F64,
+                                .group = RK_GROUP_DATA, .dim = {64, 4}};
+    assert_string_equal(rk_op_shape_text(&shape, text, sizeof text), "all_reduce bf16 elements=64 group=4 f64 over data");
+    shape = (struct rk_op_shape){.kind = RK_OP_GEMM_FORWARD, .flags = RK_OP_FLAG_F32_OUTPUT, .dim = {1, 2, 3}};
+    assert_string_equal(rk_op_shape_text(&shape, text, sizeof text), "gemm_forward f32 m=1 n=2 k=3 f32_output");
+    assert_string_equal(rk_op_shape_text(&shape, small, sizeof small), "gemm_fo");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_and_operand_is_in_the_tables),
@@ -196,6 +207,7 @@ int main(void) {
         cmocka_unit_test(remote_bytes_of_worked_examples),
         cmocka_unit_test(workspaces_are_bounded_and_aligned),
         cmocka_unit_test(equal_shapes_hash_alike_and_others_apart),
+        cmocka_unit_test(a_shape_as_text_says_all_of_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
