@@ -1,5 +1,7 @@
-# Finds the CUDA compiler by itself, also where it is not on the PATH. Sets RK_HAVE_CUDA.
+# Finds the CUDA compiler by itself, also where it is not on the PATH. Sets RK_HAVE_CUDA and
+# RK_HAVE_NCCL.
 set(RK_HAVE_CUDA OFF)
+set(RK_HAVE_NCCL OFF)
 if(NOT RK_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "RK_CUDA is '${RK_CUDA}': say AUTO, ON or OFF")
 endif()
@@ -23,6 +25,17 @@ if(NOT RK_CUDA STREQUAL "OFF" AND EXISTS ${CMAKE_SOURCE_DIR}/kernels/cuda/CMakeL
         find_package(CUDAToolkit REQUIRED)
         set(CMAKE_CUDA_STANDARD 17)
         set(RK_HAVE_CUDA ON)
+        find_path(RK_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+        find_library(RK_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+        mark_as_advanced(RK_NCCL_INCLUDE RK_NCCL_LIBRARY)
+        if(RK_NCCL_INCLUDE AND RK_NCCL_LIBRARY)
+            set(RK_HAVE_NCCL ON)
+            add_library(rk::nccl UNKNOWN IMPORTED GLOBAL)
+            set_target_properties(rk::nccl PROPERTIES
+                IMPORTED_LOCATION ${RK_NCCL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${RK_NCCL_INCLUDE})
+        else()
+            message(STATUS "NCCL: no, so GPUs cannot train; install libnccl-dev, or set RK_NCCL_INCLUDE and RK_NCCL_LIBRARY")
+        endif()
         message(STATUS "CUDA back end: yes (${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION})")
     elseif(RK_CUDA STREQUAL "ON")
         message(FATAL_ERROR "RK_CUDA=ON but no CUDA compiler was found. Install the CUDA Toolkit, or set CUDACXX to nvcc.")

@@ -4,9 +4,12 @@
  * A transport is opened once for a program and executes the ops that the op table marks TRANSPORT. Of the program it
  * reads the candidate (layout of the groups), the shapes of the ops (the largest that will be run) and the slots (how
  * many messages a stage can be ahead): a program that holds only these is enough, so calibrate fills in the shapes that
- * it is to time. Collectives are entered by all ranks of the group in the same program order. Sums are taken in rank
- * order, so results are bitwise repeatable. Every wait has a deadline; when it passes, or a peer is gone, the call
- * returns RK_RANK_FAILED and names the missing world rank, its host, the op, the layer and the step. */
+ * it is to time. Collectives are entered by all ranks of the group in the same program order. Sums are bitwise
+ * repeatable: `shm` takes them in rank order, which no layout changes; `nccl` in the order of the algorithm that NCCL
+ * chooses for the size and the group, the same in every run on the same machines, and the rank order for two ranks.
+ * COMBINE sums in order of k on both. Every wait has a deadline; when it passes, or a peer is gone, the call (on GPUs a
+ * later call, or the wait for the stream) returns RK_RANK_FAILED and names the missing world rank, its host, the op, the
+ * layer and the step. */
 #ifndef RK_EXECUTOR_TRANSPORT_H
 #define RK_EXECUTOR_TRANSPORT_H
 
