@@ -62,6 +62,10 @@ struct rk_file_system {
     bool writable;
 };
 
+/* True for file systems of one host, on which locks and shared memory work between processes (a statfs type). Unknown ones
+ * count as shared between hosts. */
+bool rk_file_system_is_local(int64_t type);
+
 /* Of a file or folder that need not exist yet. */
 void rk_host_file_system(const char *path, struct rk_file_system *file_system);
 

@@ -1,5 +1,7 @@
 /* Opening and closing: what kind of file it is, on what file system, of which version, and how it may be used. */
 #include "db/database.h"
+
+#include "base/host.h"
 #include "db/internal.h"
 #include "db/schema.h"
 
@@ -15,27 +17,6 @@
 #include <unistd.h>
 
 enum { BUSY_TIMEOUT_MS = 60000, HEADER_BYTES = 100, WRITE_VERSION_BYTE = 18, WAL_WRITE_VERSION = 2 };
-
-bool rk_file_system_is_local(int64_t type) {
-    static const int64_t local[] = {
-        0xEF53,     /* ext2, ext3, ext4 */
-        0x58465342, /* XFS */
-        0x9123683E, /* Btrfs */
-        0x01021994, /* tmpfs */
-        0x858458F6, /* ramfs */
-        0x794C7630, /* overlayfs */
-        0x2FC12FC1, /* ZFS */
-        0xF2F52010, /* F2FS */
-        0xCA451A4E, /* bcachefs */
-        0x3153464A, /* JFS */
-    };
-    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++) {
-        if ((type & INT64_C(0xFFFFFFFF)) == local[i]) {
-            return true;
-        }
-    }
-    return false;
-}
 
 /* Makes the folders that path lies in. */
 static enum rk_status make_folders(const char *path, struct rk_error *error) {

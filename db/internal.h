@@ -49,10 +49,6 @@ enum rk_status rk_db_integer(struct rk_db *db, const char *sql, const char *acti
 /* Ends a group of writes: commits when status is RK_OK, else rolls back. Returns the first failure. */
 enum rk_status rk_db_end(struct rk_db *db, enum rk_status status, struct rk_error *error);
 
-/* True for file systems on which shared memory works between processes (a statfs type). Unknown ones count as remote.
- */
-bool rk_file_system_is_local(int64_t type);
-
 /* A statement being used. Values are bound and columns read from left to right, so that a list of columns is written
  * down once in the SQL and once in C, in the same order. */
 struct rk_query {

@@ -1,6 +1,7 @@
 /* Opening what is not a sound, current, writable database of ours; other processes; migrations. */
 #include "tests/db/fixture.h"
 
+#include "base/host.h"
 #include "db/internal.h"
 #include "db/schema.h"
 
