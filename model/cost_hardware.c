@@ -59,7 +59,7 @@ static double efficiency(const struct rk_cost_hardware *costs, enum rk_hardware_
 
 static enum rk_status at_rate(const struct rk_cost_hardware *costs, double amount, enum rk_hardware_figure rate,
                               enum rk_hardware_figure share, struct term *term, struct rk_error *error) {
-    double value;
+    double value = 0;
     enum rk_status status = need(costs, rate, term, &value, error);
     if (status == RK_OK)
         term->seconds = amount / (value * efficiency(costs, share, term));

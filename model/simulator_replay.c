@@ -258,7 +258,6 @@ static enum rk_status release_met(struct replay *replay, struct meeting *meeting
     meeting->nodes = NO_NODE;
     while (index != NO_NODE) {
         const struct node *node = &replay->nodes[index];
-        const struct rk_played_op *op = &replay->played->stages[node->stage].ops[node->op];
         int32_t next = node->next_met;
         struct past past = node->past;
         past.start = larger(start, past.ready);
