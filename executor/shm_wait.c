@@ -121,12 +121,40 @@ static bool find_dead(struct rk_transport *transport, int64_t awaited, int64_t *
     return false;
 }
 
-enum rk_status rk_shm_wait(struct rk_transport *transport, struct rk_shm_word *word, uint64_t target,
-                           int64_t (*missing)(const struct rk_transport *transport, int64_t context), int64_t context,
-                           struct rk_error *error) {
-    for (int64_t spin = 0; spin <= transport->spins; spin++)
-        if (atomic_load_explicit(&word->value, memory_order_acquire) >= target)
-            return RK_OK;
+/* The rank at the end of the chain: who is waited for by one that is waited for, and does not wait itself. A rank that
+ * sleeps although what it waits for has come (it was stopped) does not wait either. */
+static int64_t find_culprit(const struct rk_transport *transport, int64_t awaited) {
+    int64_t rank = awaited;
+    for (int64_t length = 0; length < transport->world; length++) {
+        const struct rk_shm_waiting *waiting = &rk_shm_rank(transport, rank)->waiting;
+        int64_t next = atomic_load(&waiting->rank) - 1;
+        if (next < 0)
+            return rank;
+        const struct rk_shm_word *word = (const void *)(transport->region + atomic_load(&waiting->word));
+        if (atomic_load(&word->value) >= atomic_load(&waiting->target))
+            return rank;
+        rank = next;
+    }
+    return awaited; /* a circle: nobody is more at fault than another */
+}
+
+/* Looks around once in a slice: RK_SHM_NO_FAILURE, or what is wrong and with whom. */
+static enum rk_shm_failure look_around(struct rk_transport *transport, int64_t awaited, double waited,
+                                       int64_t *culprit) {
+    if (find_dead(transport, awaited, culprit))
+        return RK_SHM_DIED;
+    if (waited <= transport->deadline_seconds)
+        return RK_SHM_NO_FAILURE;
+    *culprit = find_culprit(transport, awaited);
+    return RK_SHM_TIMED_OUT;
+}
+
+static enum rk_status wait_asleep(struct rk_transport *transport, struct rk_shm_word *word, uint64_t target,
+                                  rk_shm_missing *missing, int64_t context, struct rk_error *error) {
+    struct rk_shm_waiting *waiting = &rk_shm_rank(transport, transport->rank)->waiting;
+    atomic_store(&waiting->word, (uint64_t)((char *)word - transport->region));
+    atomic_store(&waiting->target, target);
+    atomic_store(&waiting->rank, missing(transport, context) + 1);
     double start = rk_clock_seconds(), next_look = start + SLICE_SECONDS;
     for (;;) {
         atomic_fetch_add(&word->waiters, 1);
@@ -144,19 +172,23 @@ enum rk_status rk_shm_wait(struct rk_transport *transport, struct rk_shm_word *w
         if (now < next_look)
             continue;
         next_look = now + SLICE_SECONDS;
-        int64_t awaited = missing(transport, context), dead = -1;
-        enum rk_shm_failure failure = RK_SHM_NO_FAILURE;
-        if (find_dead(transport, awaited, &dead))
-            failure = RK_SHM_DIED;
-        else if (now - start > transport->deadline_seconds)
-            failure = RK_SHM_TIMED_OUT;
-        else
-            continue;
+        int64_t awaited = missing(transport, context), culprit = -1;
+        atomic_store(&waiting->rank, awaited + 1);
+        enum rk_shm_failure failure = look_around(transport, awaited, now - start, &culprit);
         /* It may have come just before it ended. */
-        if (atomic_load(&word->value) >= target)
-            return RK_OK;
-        rk_shm_fail_all(transport, failure, failure == RK_SHM_DIED ? dead : awaited);
+        if (failure != RK_SHM_NO_FAILURE && atomic_load(&word->value) < target)
+            rk_shm_fail_all(transport, failure, culprit);
     }
+}
+
+enum rk_status rk_shm_wait(struct rk_transport *transport, struct rk_shm_word *word, uint64_t target,
+                           rk_shm_missing *missing, int64_t context, struct rk_error *error) {
+    for (int64_t spin = 0; spin <= transport->spins; spin++)
+        if (atomic_load_explicit(&word->value, memory_order_acquire) >= target)
+            return RK_OK;
+    enum rk_status status = wait_asleep(transport, word, target, missing, context, error);
+    atomic_store(&rk_shm_rank(transport, transport->rank)->waiting.rank, 0);
+    return status;
 }
 
 static char *publishing_buffer(const struct rk_transport *transport, enum rk_group_kind kind, int64_t rank,

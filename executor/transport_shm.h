@@ -28,12 +28,20 @@ struct rk_shm_word {
     _Atomic uint32_t waiters;
 };
 
+/* What a sleeping rank waits for, so that the others can tell a rank that hangs from one that waits for it. */
+struct rk_shm_waiting {
+    _Atomic uint64_t word;   /* offset of the counter in the region */
+    _Atomic uint64_t target; /* of the counter */
+    _Atomic int64_t rank;    /* that is missing, plus one; 0: this rank does not wait */
+};
+
 struct rk_shm_rank {
     struct rk_shm_word arrived[RK_GROUP_COUNT];  /* of the groups whose first member this rank is: arrivals of all */
     _Atomic uint64_t rounds[RK_GROUP_COUNT];     /* that this rank arrived at: names the missing one */
     struct rk_shm_word sent[RK_SHM_LINK_COUNT];  /* bytes put into this rank's rings */
     struct rk_shm_word taken[RK_SHM_LINK_COUNT]; /* bytes taken out of them by the neighbour */
-    _Atomic uint32_t closed;                     /* this rank has ended its work in order */
+    struct rk_shm_waiting waiting;
+    _Atomic uint32_t closed; /* this rank has ended its work in order */
 };
 
 /* Why the job cannot go on; the first to know writes it and everybody else repeats it. */
@@ -101,11 +109,12 @@ char *rk_shm_ring(const struct rk_transport *transport, int64_t rank, enum rk_sh
 
 /* Sets the counter; wakes those who wait for it when `wake` is set. */
 void rk_shm_word_set(struct rk_shm_word *word, uint64_t value, bool wake);
+/* The rank that a wait is for, as far as it is known at the time of the call. */
+typedef int64_t rk_shm_missing(const struct rk_transport *transport, int64_t context);
 /* Waits until the counter has reached the target. RK_RANK_FAILED when a rank has failed or the deadline passes; then
- * the one that is waited for is `missing(transport, context)`. */
+ * the rank to blame is looked for from missing(transport, context) on. */
 enum rk_status rk_shm_wait(struct rk_transport *transport, struct rk_shm_word *word, uint64_t target,
-                           int64_t (*missing)(const struct rk_transport *transport, int64_t context), int64_t context,
-                           struct rk_error *error);
+                           rk_shm_missing *missing, int64_t context, struct rk_error *error);
 /* Wakes everybody in the region. Async-signal-safe. */
 void rk_shm_fail_all(struct rk_transport *transport, enum rk_shm_failure failure, int64_t rank);
 

@@ -196,6 +196,35 @@ static void peers_name_a_hanging_rank(void **state) {
     strike(SIGSTOP, 6, 0.3, 1, "did not come within 1 s");
 }
 
+/* Rank 3 waits for 2, which waits for 0 with 1, which waits for 0, which does something else. Rank 3 loses patience
+ * first. */
+static int chain_of_waits(const struct rk_place *place, void *context) {
+    (void)context;
+    struct rk_job *job = rank_meet(place, 30);
+    struct rk_transport *transport = open_transport(job, place->rank == 3 ? 0.4 : 20);
+    struct rk_error error = {0};
+    float values[SHARD * 4] = {0}, shard[SHARD];
+    int32_t counts[EXPERTS] = {0}, all[2 * EXPERTS];
+    enum rk_status status = RK_RANK_FAILED;
+    if (place->rank == 0)
+        sleep_seconds(1);
+    else if (place->rank == 2)
+        status = run(transport, SCATTER, 1, values, shard, &error);
+    else if (place->rank < 4)
+        status = run(transport, COUNTS, 1, counts, all, &error);
+    RANK_CHECK(status == RK_RANK_FAILED);
+    if (place->rank > 0 && place->rank < 4)
+        RANK_CHECK(strstr(error.text, "rank 0 (host ") != NULL && strstr(error.text, "did not come") != NULL);
+    rk_transport_shm()->close(transport);
+    rk_job_free(job);
+    return 0;
+}
+
+static void a_chain_of_waits_leads_to_the_hanging_rank(void **state) {
+    (void)state;
+    ranks_run(WORLD, chain_of_waits, NULL);
+}
+
 static int one_gives_up(const struct rk_place *place, void *context) {
     (void)context;
     struct rk_job *job = rank_meet(place, 30);
@@ -343,10 +372,11 @@ static void opening_checks_the_world(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_thousand_mixed_steps),       cmocka_unit_test(peers_name_a_killed_rank),
-        cmocka_unit_test(peers_name_a_hanging_rank),      cmocka_unit_test(an_abort_ends_every_wait),
-        cmocka_unit_test(leaving_in_order_is_no_failure), cmocka_unit_test(programs_that_part_are_caught),
-        cmocka_unit_test(bad_calls_are_refused),          cmocka_unit_test(opening_checks_the_world),
+        cmocka_unit_test(two_thousand_mixed_steps),      cmocka_unit_test(peers_name_a_killed_rank),
+        cmocka_unit_test(peers_name_a_hanging_rank),     cmocka_unit_test(a_chain_of_waits_leads_to_the_hanging_rank),
+        cmocka_unit_test(an_abort_ends_every_wait),      cmocka_unit_test(leaving_in_order_is_no_failure),
+        cmocka_unit_test(programs_that_part_are_caught), cmocka_unit_test(bad_calls_are_refused),
+        cmocka_unit_test(opening_checks_the_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
