@@ -84,7 +84,8 @@ static bool is_loopback(const struct sockaddr *address) {
     if (address->sa_family == AF_INET) {
         struct sockaddr_in v4;
         memcpy(&v4, address, sizeof v4);
-        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+        /* Not all of 127/8: Debian gives a host's own name the address 127.0.1.1, and other hosts come by that name. */
+        return ntohl(v4.sin_addr.s_addr) == INADDR_LOOPBACK;
     }
     struct sockaddr_in6 v6;
     memcpy(&v6, address, sizeof v6);

@@ -106,7 +106,7 @@ static void run_job(const struct visitor *visitors, int world) {
 
 static void ranks_meet_by_every_name(void **state) {
     (void)state;
-    static const char *const names[] = {"127.0.0.1", "localhost", "::1"};
+    static const char *const names[] = {"127.0.0.1", "localhost", "::1", "127.0.1.1"};
     struct visitor visitors[4];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         make_job(visitors, 4, names[i]);
