@@ -103,26 +103,24 @@ static void add_machine_json(cJSON *root, const struct machine_rows *rows) {
     cJSON_AddStringToObject(software, "blas", rows->software.blas);
 }
 
-/* "m 64 n 128 k 256": the dimensions with the names of the op's kind, or bare. */
-static void describe_shape(const struct rk_case_row *row, char *text, size_t size) {
-    enum rk_op_kind kind = rk_op_from_name(row->op);
-    const char *names = kind == RK_OP_KIND_COUNT ? "" : rk_op_dimensions(kind);
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < RK_OP_DIMS && used < size; i++) {
-        size_t length = strcspn(names, " ");
-        if (length == 0 && row->dim[i] == 0)
-            continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%.*s%s%" PRId64, used == 0 ? "" : " ", (int)length, names,
-                                 length == 0 ? "" : " ", row->dim[i]);
-        names += length + strspn(names + length, " ");
+/* "gemm_forward f32 m=64 n=128 k=256"; a case that is no op of the table has bare numbers. */
+static void describe_case(const struct rk_case_row *row, char *text, size_t size) {
+    struct rk_op_shape shape;
+    struct rk_cost_place place;
+    if (rk_case_to_shape(row, &shape, &place)) {
+        rk_op_shape_text(&shape, text, size);
+        return;
     }
+    size_t used = (size_t)snprintf(text, size, "%s%s%s", row->op, row->type[0] != '\0' ? " " : "", row->type);
+    for (int i = 0; i < RK_OP_DIMS && used < size; i++)
+        if (row->dim[i] != 0)
+            used += (size_t)snprintf(text + used, size - used, " %" PRId64, row->dim[i]);
 }
 
 static void print_measurement(FILE *out, const struct rk_measured_case *row) {
     const struct rk_measurement_row *measured = &row->measurement;
-    char shape[160], median[32], rate[32] = "", interval[32] = "-";
-    describe_shape(&row->bench_case, shape, sizeof shape);
+    char name[192], median[32], rate[32] = "", interval[32] = "-";
+    describe_case(&row->bench_case, name, sizeof name);
     double half = (measured->high_seconds - measured->low_seconds) / 2 / measured->median_seconds;
     if (isfinite(half))
         snprintf(interval, sizeof interval, "±%.1f %%", 100 * half);
@@ -130,8 +128,8 @@ static void print_measurement(FILE *out, const struct rk_measured_case *row) {
         snprintf(rate, sizeof rate, "%.4g GFLOP/s", measured->flops / measured->median_seconds / 1e9);
     else if (measured->bytes > 0 && measured->median_seconds > 0)
         snprintf(rate, sizeof rate, "%.4g GB/s", measured->bytes / measured->median_seconds / 1e9);
-    fprintf(out, "  %-22s  %-5s  %-44s  %5" PRId64 "  %-9s  %10s  %8s  %7" PRId64 "  %-16s  %s%s%s\n",
-            row->bench_case.op, row->bench_case.type, shape, row->bench_case.concurrent_ranks, row->bench_case.mode,
+    fprintf(out, "  %-60s  %5" PRId64 "  %-9s  %-7s  %10s  %8s  %7" PRId64 "  %-14s  %s%s%s\n", name,
+            row->bench_case.concurrent_ranks, row->bench_case.mode, row->bench_case.operands,
             seconds_text(measured->median_seconds, median, sizeof median), interval, measured->sample_count, rate,
             strcmp(measured->status, "ok") == 0 ? "" : measured->status, measured->message[0] != '\0' ? ": " : "",
             measured->message);
@@ -195,8 +193,8 @@ static void print_campaign(FILE *out, const struct rk_campaign_row *campaign, co
     if (campaign->forced_unfit)
         fprintf(out, "%-12s%s\n", "UNFIT", campaign->unfit_reason);
     print_machine(out, machine);
-    fprintf(out, "\n  %-22s  %-5s  %-44s  %5s  %-9s  %10s  %8s  %7s  %s\n", "op", "type", "shape", "ranks", "mode",
-            "median", "95 %", "samples", "rate");
+    fprintf(out, "\n  %-60s  %5s  %-9s  %-7s  %10s  %8s  %7s  %s\n", "case", "ranks", "mode", "values", "median",
+            "95 %", "samples", "rate");
     for (size_t i = 0; i < count; i++)
         print_measurement(out, &rows[i]);
 }

@@ -3,46 +3,16 @@
 
 #include "base/clock.h"
 #include "cli/db_json.h"
-#include "db/run_store.h"
+#include "cli/run_rows.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-
-struct run_rows {
-    struct rk_run_row run;
-    struct rk_step_row *steps;
-    struct rk_run_op_row *ops;
-    struct rk_run_memory_row *memory;
-    struct rk_comparison_row *comparison;
-    size_t step_count, op_count, memory_count, comparison_count;
-};
-
-static enum rk_status read_rows(struct rk_cli *cli, struct rk_db *db, int64_t id, struct run_rows *rows) {
-    enum rk_status status = rk_run_get(db, id, &rows->run, &cli->error);
-    if (status == RK_OK)
-        status = rk_run_steps(db, id, &rows->steps, &rows->step_count, &cli->error);
-    if (status == RK_OK)
-        status = rk_run_ops(db, id, &rows->ops, &rows->op_count, &cli->error);
-    if (status == RK_OK)
-        status = rk_run_memory(db, id, &rows->memory, &rows->memory_count, &cli->error);
-    if (status == RK_OK)
-        status = rk_comparison_list(db, id, &rows->comparison, &rows->comparison_count, &cli->error);
-    return status;
-}
-
-static void free_rows(struct run_rows *rows) {
-    free(rows->steps);
-    free(rows->ops);
-    free(rows->memory);
-    free(rows->comparison);
-}
 
 static const char *time_text(double seconds, char *buffer, size_t size) {
     return isfinite(seconds) ? rk_format_seconds(seconds, buffer, size) : "-";
 }
 
-static void print_steps(FILE *out, const struct run_rows *rows) {
+static void print_steps(FILE *out, const struct rk_run_rows *rows) {
     char time[32];
     fprintf(out, "\n  %6s  %10s  %10s  %10s  %10s  %9s  %s\n", "step", "time", "tokens/s", "loss", "grad norm",
             "dropped", "load (hottest rank over mean)");
@@ -54,7 +24,7 @@ static void print_steps(FILE *out, const struct run_rows *rows) {
     }
 }
 
-static void print_ops(FILE *out, const struct run_rows *rows) {
+static void print_ops(FILE *out, const struct rk_run_rows *rows) {
     char median[32], total[32], wait[32];
     if (rows->op_count > 0)
         fprintf(out, "\n  %5s  %-22s  %-10s  %8s  %10s  %10s  %10s  %s\n", "stage", "op", "phase", "count", "median",
@@ -68,7 +38,7 @@ static void print_ops(FILE *out, const struct run_rows *rows) {
     }
 }
 
-static void print_memory(FILE *out, const struct run_rows *rows) {
+static void print_memory(FILE *out, const struct rk_run_rows *rows) {
     if (rows->memory_count > 0)
         fprintf(out, "\n  %5s  %-14s  %-8s  %16s  %16s  %s\n", "rank", "owner", "space", "predicted (B)",
                 "allocated (B)", "difference (B)");
@@ -80,7 +50,7 @@ static void print_memory(FILE *out, const struct run_rows *rows) {
     }
 }
 
-static void print_comparison(FILE *out, const struct run_rows *rows) {
+static void print_comparison(FILE *out, const struct rk_run_rows *rows) {
     if (rows->comparison_count > 0)
         fprintf(out, "\n  %-8s  %-28s  %5s  %12s  %12s  %-6s  %8s  %-13s  %s\n", "level", "name", "stage", "predicted",
                 "measured", "unit", "error", "origin", "note");
@@ -93,7 +63,7 @@ static void print_comparison(FILE *out, const struct run_rows *rows) {
     }
 }
 
-static void print_run(FILE *out, const struct run_rows *rows) {
+static void print_run(FILE *out, const struct rk_run_rows *rows) {
     char time[32];
     const struct rk_run_row *run = &rows->run;
     fprintf(out, "Run %" PRId64 " (%s) of plan %" PRId64 ": %s%s%s\n", run->id, run->uuid, run->plan_id,
@@ -109,7 +79,7 @@ static void print_run(FILE *out, const struct run_rows *rows) {
     print_comparison(out, rows);
 }
 
-static cJSON *steps_json(const struct run_rows *rows) {
+static cJSON *steps_json(const struct rk_run_rows *rows) {
     cJSON *list = cJSON_CreateArray();
     for (size_t i = 0; i < rows->step_count; i++) {
         const struct rk_step_row *step = &rows->steps[i];
@@ -131,7 +101,7 @@ static cJSON *steps_json(const struct run_rows *rows) {
     return list;
 }
 
-static cJSON *ops_json(const struct run_rows *rows) {
+static cJSON *ops_json(const struct rk_run_rows *rows) {
     cJSON *list = cJSON_CreateArray();
     for (size_t i = 0; i < rows->op_count; i++) {
         const struct rk_run_op_row *op = &rows->ops[i];
@@ -151,7 +121,7 @@ static cJSON *ops_json(const struct run_rows *rows) {
     return list;
 }
 
-static cJSON *memory_json(const struct run_rows *rows) {
+static cJSON *memory_json(const struct rk_run_rows *rows) {
     cJSON *list = cJSON_CreateArray();
     for (size_t i = 0; i < rows->memory_count; i++) {
         cJSON *item = cJSON_CreateObject();
@@ -165,7 +135,7 @@ static cJSON *memory_json(const struct run_rows *rows) {
     return list;
 }
 
-static cJSON *comparison_json(const struct run_rows *rows) {
+static cJSON *comparison_json(const struct rk_run_rows *rows) {
     cJSON *list = cJSON_CreateArray();
     for (size_t i = 0; i < rows->comparison_count; i++) {
         const struct rk_comparison_row *row = &rows->comparison[i];
@@ -187,8 +157,8 @@ static cJSON *comparison_json(const struct run_rows *rows) {
 }
 
 enum rk_status rk_cli_db_show_run(struct rk_cli *cli, struct rk_db *db, int64_t id) {
-    struct run_rows rows = {0};
-    enum rk_status status = read_rows(cli, db, id, &rows);
+    struct rk_run_rows rows = {0};
+    enum rk_status status = rk_run_rows_read(db, id, &rows, &cli->error);
     if (status == RK_OK && cli->json) {
         cJSON *root = rk_cli_run_json(&rows.run);
         cJSON_DeleteItemFromObject(root, "steps");
@@ -201,6 +171,6 @@ enum rk_status rk_cli_db_show_run(struct rk_cli *cli, struct rk_db *db, int64_t 
     } else if (status == RK_OK) {
         print_run(cli->out, &rows);
     }
-    free_rows(&rows);
+    rk_run_rows_free(&rows);
     return status;
 }

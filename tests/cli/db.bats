@@ -36,7 +36,7 @@ assert d["plans"][0]["refused"] == 20 and d["runs"][0]["steps"] == 5'
     run -0 "$RECKON" db show campaign 1
     [[ $output == *"Example GPU, 141.00 GiB, GPU-0"* ]]
     [[ $output == *"driver 580.1"* ]]
-    [[ $output == *"m 192 n 128 k 256"* ]]
+    [[ $output == *"m=192 n=128 k=256"* ]]
     [[ $output == *"failed"* ]]
     "$RECKON" db show campaign 1 --json | python_json 'assert len(d["rows"]) == 7
 assert d["rows"][0]["dims"][:3] == [64, 128, 256] and d["rows"][6]["median_seconds"] is None'

@@ -1,0 +1,206 @@
+/* Charts with two axes: lines, scatter and the timeline. */
+#include "report/chart_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { TOP = 34, HEIGHT = 260, PLANE_LEFT = 78, LANE = 22, LANE_BAR = 16 };
+
+static const double PLANE_WIDTH = RK_CHART_WIDTH - PLANE_LEFT - RK_CHART_RIGHT;
+
+/* The rectangle of values that is drawn. */
+struct plane {
+    double x_low, x_high, y_low, y_high;
+};
+
+static double plane_x(const struct plane *plane, double x) {
+    return PLANE_LEFT + (x - plane->x_low) / (plane->x_high - plane->x_low) * PLANE_WIDTH;
+}
+
+static double plane_y(const struct plane *plane, double y) {
+    return TOP + HEIGHT - (y - plane->y_low) / (plane->y_high - plane->y_low) * HEIGHT;
+}
+
+static void widen(double value, double *low, double *high) {
+    if (isfinite(value)) {
+        *low = fmin(*low, value);
+        *high = fmax(*high, value);
+    }
+}
+
+static struct plane measure(const struct rk_chart_lines *chart) {
+    struct plane plane = {INFINITY, -INFINITY, INFINITY, -INFINITY};
+    for (size_t i = 0; i < chart->series_count; i++) {
+        for (size_t j = 0; j < chart->series[i].count; j++) {
+            widen(chart->series[i].x[j], &plane.x_low, &plane.x_high);
+            widen(chart->series[i].y[j], &plane.y_low, &plane.y_high);
+        }
+    }
+    widen(chart->low, &plane.y_low, &plane.y_high);
+    widen(chart->high, &plane.y_low, &plane.y_high);
+    if (chart->from_zero)
+        plane.y_low = fmin(plane.y_low, 0);
+    if (!(plane.x_high > plane.x_low))
+        plane.x_high = (plane.x_low = isfinite(plane.x_low) ? plane.x_low : 0) + 1;
+    if (!(plane.y_high > plane.y_low)) {
+        plane.y_low = isfinite(plane.y_low) ? plane.y_low : 0;
+        plane.y_high = plane.y_low + (plane.y_low == 0 ? 1 : fabs(plane.y_low) * 0.1);
+    }
+    double margin = 0.05 * (plane.y_high - plane.y_low);
+    plane.y_high += margin;
+    plane.y_low -= chart->from_zero && plane.y_low == 0 ? 0 : margin;
+    return plane;
+}
+
+static void add_axes(struct rk_text *html, const struct plane *plane, enum rk_chart_unit unit, const char *x_name) {
+    char text[32];
+    double step = rk_chart_tick_step(plane->y_high - plane->y_low, unit, 5);
+    for (double tick = ceil(plane->y_low / step) * step; tick <= plane->y_high; tick += step) {
+        double y = plane_y(plane, tick);
+        rk_text_format(html, "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", PLANE_LEFT, y,
+                       PLANE_LEFT + PLANE_WIDTH, y);
+        rk_chart_label(html, PLANE_LEFT - 6, y + 4, "end",
+                       rk_chart_value(unit, fabs(tick) < step / 2 ? 0 : tick, text, sizeof text));
+    }
+    step = fmax(1, rk_chart_tick_step(plane->x_high - plane->x_low, RK_CHART_PLAIN, 8));
+    for (double tick = ceil(plane->x_low / step) * step; tick <= plane->x_high; tick += step) {
+        snprintf(text, sizeof text, "%.0f", tick);
+        rk_chart_label(html, plane_x(plane, tick), TOP + HEIGHT + 16, "middle", text);
+    }
+    rk_chart_label(html, PLANE_LEFT + PLANE_WIDTH / 2, TOP + HEIGHT + 34, "middle", x_name);
+}
+
+static void add_line(struct rk_text *html, const struct plane *plane, const struct rk_chart_series *series,
+                     size_t colour, enum rk_chart_unit unit, const char *x_name) {
+    char text[32];
+    bool open = false;
+    for (size_t i = 0; i < series->count; i++) {
+        if (!isfinite(series->y[i])) { /* a gap */
+            rk_text_add(html, open ? "\"/>\n" : "");
+            open = false;
+            continue;
+        }
+        if (!open)
+            rk_text_format(html, "<polyline class=\"l%zu\" points=\"", colour % RK_CHART_COLOURS);
+        open = true;
+        rk_text_format(html, "%.1f,%.1f ", plane_x(plane, series->x[i]), plane_y(plane, series->y[i]));
+    }
+    rk_text_add(html, open ? "\"/>\n" : "");
+    for (size_t i = 0; series->count <= 200 && i < series->count; i++) {
+        if (!isfinite(series->y[i]))
+            continue;
+        rk_text_format(html, "<circle class=\"s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>",
+                       colour % RK_CHART_COLOURS, plane_x(plane, series->x[i]), plane_y(plane, series->y[i]));
+        rk_html_add_escaped(html, series->name);
+        rk_text_format(html, ", %s %.0f: %s</title></circle>\n", x_name, series->x[i],
+                       rk_chart_value(unit, series->y[i], text, sizeof text));
+    }
+}
+
+void rk_chart_lines(const struct rk_chart_lines *chart, struct rk_text *html) {
+    struct plane plane = measure(chart);
+    const char *names[RK_CHART_COLOURS];
+    size_t names_count = 0;
+    rk_chart_open(html, chart->title, RK_CHART_WIDTH, TOP + HEIGHT + 42);
+    if (isfinite(chart->low) && isfinite(chart->high)) {
+        double y = plane_y(&plane, chart->high);
+        rk_text_format(html, "<rect class=\"band\" x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>",
+                       PLANE_LEFT, y, PLANE_WIDTH, fmax(1, plane_y(&plane, chart->low) - y));
+        rk_html_add_escaped(html, chart->band_name);
+        rk_text_add(html, "</title></rect>\n");
+        rk_chart_label(html, PLANE_LEFT + PLANE_WIDTH - 4, y - 4, "end", chart->band_name);
+    }
+    for (size_t i = 0; i < chart->series_count && i < RK_CHART_COLOURS; i++)
+        names[names_count++] = chart->series[i].name;
+    rk_chart_legend(html, names, names_count, 14);
+    add_axes(html, &plane, chart->unit, chart->x_name);
+    for (size_t i = 0; i < chart->series_count; i++)
+        add_line(html, &plane, &chart->series[i], i, chart->unit, chart->x_name);
+    rk_text_add(html, "</svg>\n");
+}
+
+/* The region within a relative error of the diagonal, as a polygon on logarithmic axes. */
+static void add_band(struct rk_text *html, const struct plane *plane, double error) {
+    double up = log10(1 + error);
+    double left = plane->x_low, right = plane->x_high;
+    rk_text_format(html, "<polygon class=\"band\" points=\"%.1f,%.1f %.1f,%.1f %.1f,%.1f %.1f,%.1f\"/>\n",
+                   plane_x(plane, left), plane_y(plane, left + up), plane_x(plane, right), plane_y(plane, right + up),
+                   plane_x(plane, right), plane_y(plane, right - up), plane_x(plane, left), plane_y(plane, left - up));
+}
+
+void rk_chart_scatter(const char *title, enum rk_chart_unit unit, const char *x_name, const char *y_name,
+                      const char *const *labels, const double *x, const double *y, size_t count, struct rk_text *html) {
+    double low = INFINITY, high = -INFINITY;
+    char text[32], other[32];
+    for (size_t i = 0; i < count; i++) {
+        if (x[i] > 0 && y[i] > 0) {
+            widen(log10(x[i]), &low, &high);
+            widen(log10(y[i]), &low, &high);
+        }
+    }
+    if (!isfinite(low))
+        low = high = 0;
+    low = floor(low);
+    high = fmax(ceil(high), low + 1);
+    struct plane plane = {low, high, low, high};
+    rk_chart_open(html, title, RK_CHART_WIDTH, TOP + HEIGHT + 42);
+    rk_text_format(html, "<clipPath id=\"plane\"><rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\"/></clipPath>\n",
+                   PLANE_LEFT, TOP, PLANE_WIDTH, HEIGHT);
+    rk_text_add(html, "<g clip-path=\"url(#plane)\">\n");
+    add_band(html, &plane, 0.25);
+    add_band(html, &plane, 0.10);
+    rk_text_format(html, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n</g>\n",
+                   plane_x(&plane, low), plane_y(&plane, low), plane_x(&plane, high), plane_y(&plane, high));
+    for (double power = low; power <= high; power++) {
+        rk_chart_value(unit, pow(10, power), text, sizeof text);
+        rk_text_format(html,
+                       "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n"
+                       "<line class=\"grid\" x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\"/>\n",
+                       PLANE_LEFT, plane_y(&plane, power), PLANE_LEFT + PLANE_WIDTH, plane_y(&plane, power),
+                       plane_x(&plane, power), TOP, plane_x(&plane, power), TOP + HEIGHT);
+        rk_chart_label(html, PLANE_LEFT - 6, plane_y(&plane, power) + 4, "end", text);
+        rk_chart_label(html, plane_x(&plane, power), TOP + HEIGHT + 16, "middle", text);
+    }
+    rk_chart_label(html, PLANE_LEFT + PLANE_WIDTH / 2, TOP + HEIGHT + 34, "middle", x_name);
+    rk_chart_label(html, 4, 16, "start", y_name);
+    for (size_t i = 0; i < count; i++) {
+        if (!(x[i] > 0 && y[i] > 0))
+            continue;
+        rk_text_format(html, "<circle class=\"s0\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>",
+                       plane_x(&plane, log10(x[i])), plane_y(&plane, log10(y[i])));
+        rk_html_add_escaped(html, labels[i]);
+        rk_text_format(html, ": %s against %s</title></circle>\n", rk_chart_value(unit, x[i], text, sizeof text),
+                       rk_chart_value(unit, y[i], other, sizeof other));
+    }
+    rk_text_add(html, "</svg>\n");
+}
+
+void rk_chart_timeline(const struct rk_chart_timeline *chart, struct rk_text *html) {
+    double top = rk_chart_legend_height(chart->colour_names, chart->colour_count) + 6;
+    double bottom = top + LANE * (double)chart->lane_count;
+    double end = chart->end > 0 ? chart->end : 1;
+    double scale = (RK_CHART_WIDTH - RK_CHART_LEFT - RK_CHART_RIGHT) / end;
+    char text[96], start[32], length[32];
+    /* Marks that are narrower than a hair are drawn only where nothing was drawn yet, so that the file stays small. */
+    double *drawn_to = calloc(chart->lane_count + 1, sizeof *drawn_to);
+    rk_chart_open(html, chart->title, RK_CHART_WIDTH, bottom + 24);
+    rk_chart_legend(html, chart->colour_names, chart->colour_count, 14);
+    rk_chart_value_axis(html, RK_CHART_SECONDS, 0, end, top, bottom);
+    for (size_t lane = 0; lane < chart->lane_count; lane++)
+        rk_chart_row_label(html, top + LANE * (double)lane + 15, chart->lanes[lane]);
+    for (size_t i = 0; drawn_to != NULL && i < chart->interval_count; i++) {
+        const struct rk_chart_interval *interval = &chart->intervals[i];
+        double x = RK_CHART_LEFT + interval->start * scale, width = (interval->end - interval->start) * scale;
+        if (x + width < drawn_to[interval->lane] + 0.15)
+            continue;
+        drawn_to[interval->lane] = x + width;
+        snprintf(text, sizeof text, "%s from %s",
+                 rk_chart_value(RK_CHART_SECONDS, interval->end - interval->start, length, sizeof length),
+                 rk_chart_value(RK_CHART_SECONDS, interval->start, start, sizeof start));
+        rk_chart_bar(html, interval->colour, x, top + LANE * (double)interval->lane + (LANE - LANE_BAR) / 2.0, width,
+                     LANE_BAR, interval->label, text);
+    }
+    free(drawn_to);
+    rk_text_add(html, "</svg>\n");
+}
