@@ -188,7 +188,7 @@ static void explain_op(const struct rk_comparison *made, const struct rk_plan_te
     note += used;
     size -= (size_t)used;
     if (!(needed > 0))
-        snprintf(note, size, "no factor on its cost explains the step's difference");
+        snprintf(note, size, "smaller than the step's difference");
     else if (isnan(measured) || term->seconds <= 0)
         snprintf(note, size, "its cost would have to be x%.3f to explain the step alone", needed);
     else
@@ -220,15 +220,18 @@ static enum rk_status add_memory(struct maker *maker, struct rk_error *error) {
     for (size_t i = 0; i < input->memory_count; i++) {
         const struct rk_run_memory_row *memory = &input->memory[i];
         char name[80];
-        if (memory->predicted_bytes < 0 || (memory->predicted_bytes == 0 && memory->allocated_bytes == 0))
+        bool predicted = memory->predicted_bytes >= 0;
+        if (memory->predicted_bytes <= 0 && memory->allocated_bytes == 0)
             continue;
         snprintf(name, sizeof name, "rank %lld %s %s", (long long)memory->rank, memory->space, memory->owner);
         struct rk_comparison_row *row =
             add_row(maker, "memory", name, memory->rank / input->plan->candidate.data_parallel, "bytes", error);
         if (row == NULL)
             return RK_ERROR;
-        row->predicted = (double)memory->predicted_bytes;
+        row->predicted = predicted ? (double)memory->predicted_bytes : NAN;
         row->measured = (double)memory->allocated_bytes;
+        if (!predicted) /* what the driver counts: context, libraries and all */
+            continue;
         row->relative_uncertainty = 0;
         row->tolerance = 0;
         row->within = memory->predicted_bytes == memory->allocated_bytes;

@@ -78,7 +78,10 @@ static void print_memory(const struct rk_comparison *comparison, struct rk_text 
     rk_text_format(text, "\n%-40s %12s %12s %14s\n", "memory", "predicted", "allocated", "difference");
     for (size_t i = 0; i < comparison->row_count; i++) {
         const struct rk_comparison_row *row = &comparison->rows[i];
-        if (is_level(row, "memory"))
+        if (is_level(row, "memory") && isnan(row->predicted))
+            rk_text_format(text, "  %-38s %12s %12s %14s\n", row->name, "-",
+                           rk_format_bytes((int64_t)row->measured, measured, CELL), "-");
+        else if (is_level(row, "memory"))
             rk_text_format(text, "  %-38s %12s %12s %12.0f B\n", row->name,
                            rk_format_bytes((int64_t)row->predicted, predicted, CELL),
                            rk_format_bytes((int64_t)row->measured, measured, CELL), row->measured - row->predicted);

@@ -1,0 +1,243 @@
+#!/usr/bin/env bats
+# reckon run and reckon compare from outside.
+load common
+
+# plan NAME key=value... : a plan of the tiny OLMoE in NAME.
+plan() {
+    local name=$1
+    shift
+    "$MAKE_PLAN" "$SOURCE/examples/models/olmoe-cpu-tiny.json" "$@" > "$name"
+}
+
+# tokens COUNT FILE: bytes 0..255 in turn, as uint16.
+tokens() {
+    head -c "$1" /dev/urandom | "$RECKON" tokenize - --out "$2" > /dev/null
+}
+
+@test "one rank trains on a token file, and compare holds it against the plan" {
+    plan p.json
+    tokens 20000 text.u16
+    run "$RECKON" run p.json --data text.u16 --steps 9 --dump-losses losses
+    [ "$status" -eq 0 ]
+    [[ $output == *"as predicted to the byte on every rank"* ]]
+    [[ $output == *"run 1 is stored"* ]]
+    [ "$(grep -c -v '^#' losses)" -eq 9 ]
+    run "$RECKON" compare
+    [ "$status" -eq 0 ]
+    [[ $output == *"where the step goes"* ]]
+    [[ $output == *"grouped_gemm_forward"* ]]
+    [[ $output == *"rank 0 device all"* ]]
+    "$RECKON" compare 1 --json | python3 -c 'import json, sys
+d = json.load(sys.stdin)
+assert d["memory_rows"] == d["memory_exact"] > 5, d
+assert {r["level"] for r in d["rows"]} >= {"step", "account", "phase", "family", "op", "memory"}'
+}
+
+@test "compare ends with 5 outside the tolerance" {
+    plan p.json
+    "$RECKON" run p.json --synthetic --steps 6 > /dev/null
+    run --separate-stderr -5 "$RECKON" compare --tolerance 0.01
+    [[ $stderr == *"outside --tolerance"* ]]
+    "$RECKON" compare --tolerance 1000 || [ $? -eq 5 ]
+}
+
+@test "compare without a database, without a run, with an unknown run" {
+    fails 4 "reckon" "$RECKON" compare
+    [ ! -e "$XDG_DATA_HOME/reckon/reckon.db" ]
+    plan p.json
+    "$RECKON" run p.json --synthetic --steps 2 --trace-steps 0 > /dev/null
+    fails 2 "99" "$RECKON" compare 99
+    fails 2 "RUN" "$RECKON" compare frog
+}
+
+@test "four ranks: two stages, expert parallel" {
+    plan p.json pp=2 ep=2 d=2
+    run "$RECKON" run p.json --nproc 4 --synthetic --steps 4 --json
+    [ "$status" -eq 0 ]
+    python3 -c 'import json, sys
+d = json.loads(sys.argv[1])
+assert len(d["steps"]) == 4 and len(d["ranks"]) == 4
+assert all(r["arena_bytes"] == r["predicted_arena_bytes"] for r in d["ranks"])
+assert d["steps"][0]["dropped"] == 0 and d["steps"][0]["routes"] > 0' "$output"
+}
+
+@test "layouts give the same losses" {
+    plan one.json
+    plan four.json pp=2 ep=2 d=2
+    "$RECKON" run one.json --synthetic --steps 3 --dump-losses one > /dev/null
+    "$RECKON" run four.json --nproc 4 --synthetic --steps 3 --dump-losses four --dump-gradients gradients > /dev/null
+    python3 -c '
+a, b = ([list(map(float, l.split())) for l in open(f) if l[0] != "#"] for f in ("one", "four"))
+assert len(a) == len(b) == 3
+assert all(abs(x - y) <= 2e-6 * abs(x) for u, v in zip(a, b) for x, y in zip(u, v)), (a, b)'
+    head -1 gradients | grep -q tensors-1
+}
+
+@test "weights go out and come back" {
+    plan p.json
+    "$RECKON" run p.json --synthetic --steps 2 --seed 5 --save-weights w --save-final f1 > /dev/null
+    "$RECKON" run p.json --synthetic --steps 2 --seed 5 --load-weights w --save-final f2 > /dev/null
+    cmp f1 f2
+    run ! cmp w f1
+    head -c 100 w > short
+    fails 2 "short" "$RECKON" run p.json --synthetic --load-weights short
+}
+
+@test "what to train on must be said, once" {
+    plan p.json
+    fails 2 "--data FILE" "$RECKON" run p.json
+    fails 2 "exclude" "$RECKON" run p.json --synthetic --data x
+    fails 2 "absent.u16" "$RECKON" run p.json --data absent.u16
+    fails 2 "--checkpoint DIR" "$RECKON" run p.json --synthetic --resume
+    fails 2 "--lr-min" "$RECKON" run p.json --synthetic --lr 1e-4 --lr-min 1e-3
+    fails 2 "routing" "$RECKON" run p.json --synthetic --routing sideways
+    fails 2 "steps" "$RECKON" run p.json --synthetic --steps 0
+}
+
+@test "a plan for other ranks says how to start it" {
+    plan p.json pp=2 d=2
+    fails 2 "reckon run p.json --nproc 4" "$RECKON" run p.json --synthetic
+    fails 2 "for 4 ranks" "$RECKON" run p.json --synthetic --nproc 2
+    RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29999 \
+        fails 2 "leave --nproc out" "$RECKON" run p.json --synthetic --nproc 4
+}
+
+@test "broken plans" {
+    plan p.json
+    fails 2 "absent.json" "$RECKON" run absent.json --synthetic
+    head -c 400 p.json > cut.json
+    fails 2 "cut.json" "$RECKON" run cut.json --synthetic
+    sed 's/"micro_batch_tokens": 64/"micro_batch_tokens": -64/' p.json > negative.json
+    run ! cmp -s p.json negative.json
+    fails 2 "negative.json" "$RECKON" run negative.json --synthetic
+    sed 's/"micro_batch_tokens": 64/"micro_batch_tokens": NaN/' p.json > nan.json
+    fails 2 "nan.json" "$RECKON" run nan.json --synthetic
+    sed '0,/{/s//{ "surprise": 1,/' p.json > unknown.json
+    fails 2 "surprise" "$RECKON" run unknown.json --synthetic
+    sed 's/"micro_batch_tokens": 64/"micro_batch_tokens": 32/' p.json > contradicts.json
+    fails 2 "contradicts.json" "$RECKON" run contradicts.json --synthetic
+    : > empty.json
+    fails 2 "empty.json" "$RECKON" run empty.json --synthetic
+    head -c 5000 /dev/urandom > noise.json
+    fails 2 "noise.json" "$RECKON" run noise.json --synthetic
+}
+
+@test "a model without a forward is refused by name" {
+    sed 's/"tie_word_embeddings"/"attention_bias_": 0, "tie_word_embeddings"/' "$SOURCE/examples/models/glm4-moe-cpu-tiny.json" \
+        | python3 -c 'import json, sys; d = json.load(sys.stdin); d["topk_method"] = "noaux_tc"; print(json.dumps(d))' > biased.json
+    "$MAKE_PLAN" biased.json > p.json
+    fails 2 "correction bias" "$RECKON" run p.json --synthetic
+    "$MAKE_PLAN" "$SOURCE/examples/models/olmoe-cpu-tiny.json" backend=cuda type=bf16 > gpu.json
+    run -6 "$RECKON" run gpu.json --synthetic
+}
+
+@test "broken data" {
+    plan p.json
+    : > empty.u16
+    fails 2 "empty.u16" "$RECKON" run p.json --data empty.u16
+    head -c 20001 /dev/zero > odd.u16
+    fails 2 "odd.u16" "$RECKON" run p.json --data odd.u16
+    head -c 100 /dev/zero > short.u16
+    fails 2 "65" "$RECKON" run p.json --data short.u16
+    # Token 300 at place 1,000; the vocabulary is 260.
+    { head -c 2000 /dev/zero; printf '\054\001'; head -c 2000 /dev/zero; } > outside.u16
+    run --separate-stderr -2 "$RECKON" run p.json --data outside.u16 --steps 20
+    [[ $stderr == *"300"* && $stderr == *"1000"* && $stderr == *"260"* ]]
+    mkdir folder.u16
+    fails 2 "folder.u16" "$RECKON" run p.json --data folder.u16
+}
+
+@test "a token outside the vocabulary ends all ranks" {
+    plan p.json ep=2 d=2
+    { head -c 2000 /dev/zero; printf '\054\001'; head -c 2000 /dev/zero; } > outside.u16
+    run --separate-stderr "$RECKON" run p.json --nproc 2 --data outside.u16 --steps 20
+    [ "$status" -eq 2 ] || [ "$status" -eq 7 ]
+    [[ $stderr == *"outside.u16"* && $stderr == *"300"* ]]
+}
+
+@test "checkpoint, interrupt and resume" {
+    plan p.json pp=2 ep=2 d=2
+    "$RECKON" run p.json --nproc 4 --synthetic --steps 8 --save-final whole > /dev/null
+    "$RECKON" run p.json --nproc 4 --synthetic --steps 5 --checkpoint "check points" --checkpoint-every 2 > /dev/null
+    fails 2 "--resume" "$RECKON" run p.json --nproc 4 --synthetic --steps 8 --checkpoint "check points"
+    run "$RECKON" run p.json --nproc 4 --synthetic --steps 8 --checkpoint "check points" --resume --save-final resumed
+    [ "$status" -eq 0 ]
+    [[ $output == *"resumed from check points after step 5"* ]]
+    cmp whole resumed
+    "$RECKON" run p.json --nproc 4 --synthetic --steps 100000 --checkpoint other > interrupted.log 2>&1 &
+    local process=$!
+    while ! grep -q '^ *3 ' interrupted.log; do sleep 0.1; done
+    kill -INT $process
+    local code=0
+    wait $process || code=$?
+    [ "$code" -eq 130 ]
+    [ -s other/latest ]
+    "$RECKON" db list runs | grep -q interrupted
+}
+
+@test "a damaged checkpoint is refused with the file's name" {
+    plan p.json
+    "$RECKON" run p.json --synthetic --steps 2 --checkpoint c > /dev/null
+    printf 'x' | dd of=c/step-00000002/rank-00000.bin bs=1 seek=9000 conv=notrunc status=none
+    run --separate-stderr -1 "$RECKON" run p.json --synthetic --steps 3 --checkpoint c --resume
+    [[ $stderr == *"rank-00000.bin"* ]]
+    truncate -s 5000 c/step-00000002/rank-00000.bin
+    run --separate-stderr -1 "$RECKON" run p.json --synthetic --steps 3 --checkpoint c --resume
+    [[ $stderr == *"truncated"* ]]
+}
+
+@test "a killed rank ends the run with 7 and is named" {
+    plan p.json pp=2 ep=2 d=2
+    "$RECKON" run p.json --nproc 4 --synthetic --steps 100000 > killed.log 2>&1 &
+    local process=$!
+    while ! grep -q '^ *3 ' killed.log; do sleep 0.1; done
+    local victim
+    victim=$(pgrep -P $process | tail -1)
+    kill -KILL "$victim"
+    local code=0
+    wait $process || code=$?
+    [ "$code" -eq 7 ]
+    grep -q "rank 3" killed.log
+    "$RECKON" db list runs | grep -q failed
+}
+
+@test "a locked or damaged database ends with 8 before any step" {
+    plan p.json
+    mkdir -p "$XDG_DATA_HOME/reckon"
+    echo "not a database, but long enough to be looked at" > "$XDG_DATA_HOME/reckon/reckon.db"
+    run --separate-stderr -8 "$RECKON" run p.json --synthetic --steps 2
+    [ "$output" = "" ]
+    [[ $stderr == *"reckon.db"* ]]
+    "$RECKON" run p.json --synthetic --steps 2 --no-store > /dev/null
+}
+
+@test "dropless repeats the step with larger buffers and says so" {
+    plan p.json ep=2 d=2 capacity=1
+    run --separate-stderr "$RECKON" run p.json --nproc 2 --synthetic --steps 3 --dropless
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"capacity factor"* ]]
+    [[ $output == *"more than planned"* ]]
+    run --separate-stderr "$RECKON" run p.json --nproc 2 --synthetic --steps 3 --json
+    python3 -c 'import json, sys
+d = json.loads(sys.argv[1])
+assert all(s["dropped"] > 0 for s in d["steps"])' "$output"
+}
+
+@test "every routing runs; uniform is perfectly balanced" {
+    plan p.json ep=2 d=2
+    for routing in learned random uniform; do
+        "$RECKON" run p.json --nproc 2 --synthetic --steps 2 --routing $routing > $routing.log
+    done
+    grep -q ' 1\.000' uniform.log
+}
+
+@test "two processes started by hand find each other" {
+    plan p.json ep=2 d=2
+    local port=$((20000 + RANDOM % 20000))
+    "$RECKON" run p.json --synthetic --steps 2 --rank 1 --world 2 --master 127.0.0.1 --port $port > other.log 2>&1 &
+    local process=$!
+    run "$RECKON" run p.json --synthetic --steps 2 --rank 0 --world 2 --master 127.0.0.1 --port $port
+    wait $process
+    [ "$status" -eq 0 ]
+    [[ $output == *"run 1 is stored"* ]]
+}
