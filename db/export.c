@@ -206,14 +206,14 @@ enum rk_status rk_db_export_jsonl(struct rk_db *db, const struct rk_export_sink 
     struct exporter exporter = {.db = db, .sink = sink};
     rk_text_format(&exporter.text, "{\"reckon_export\":%d,\"schema_version\":%" PRId64 "}\n", RK_EXCHANGE_VERSION,
                    db->version);
-    enum rk_status status = rk_db_execute(db, "BEGIN", "exporting", error);
+    enum rk_status status = rk_db_execute(db, "SAVEPOINT export", "exporting", error);
     if (status != RK_OK) {
         goto free_text;
     }
     for (size_t i = 0; status == RK_OK && i < rk_db_table_count; i++) {
         status = export_table(&exporter, i, error);
     }
-    rk_db_execute(db, "COMMIT", "exporting", NULL);
+    rk_db_execute(db, "RELEASE export", "exporting", NULL);
     if (status == RK_OK) {
         rk_text_add(&exporter.text, "{\"end\":true,\"rows\":{");
         add_counts(&exporter);
@@ -289,7 +289,7 @@ enum rk_status rk_db_export_csv(struct rk_db *db, const char *folder, struct rk_
     struct exporter exporter = {.db = db, .csv = true};
     enum rk_status status = make_empty_folder(folder, error);
     if (status == RK_OK) {
-        status = rk_db_execute(db, "BEGIN", "exporting", error);
+        status = rk_db_execute(db, "SAVEPOINT export", "exporting", error);
     }
     if (status != RK_OK) {
         return status;
@@ -297,7 +297,7 @@ enum rk_status rk_db_export_csv(struct rk_db *db, const char *folder, struct rk_
     for (size_t i = 0; status == RK_OK && i <= rk_db_table_count; i++) {
         status = export_csv_file(&exporter, folder, i, error);
     }
-    rk_db_execute(db, "COMMIT", "exporting", NULL);
+    rk_db_execute(db, "RELEASE export", "exporting", NULL);
     rk_text_free(&exporter.text);
     return status;
 }

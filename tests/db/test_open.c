@@ -2,6 +2,8 @@
 #include "tests/db/fixture.h"
 
 #include "base/host.h"
+#include "base/random.h"
+#include "base/text.h"
 #include "db/internal.h"
 #include "db/schema.h"
 
@@ -146,6 +148,67 @@ static void damaged_pages_are_found(void **state) {
     assert_non_null(strstr(findings.data, "damage: "));
     rk_text_free(&findings);
     rk_db_close(db);
+}
+
+/* Reads whatever can be read; every failure has the right status and a text. */
+static void read_all(struct fixture *fixture) {
+    struct rk_db *db;
+    struct rk_campaign_row *campaigns = NULL;
+    struct rk_plan_row *plans = NULL;
+    struct rk_run_row *runs = NULL;
+    struct rk_measured_case *rows = NULL;
+    struct rk_text findings = {0};
+    size_t count = 0;
+    int64_t found = 0;
+    enum rk_status status = try_open(fixture, RK_DB_READ, &db);
+    if (status != RK_OK) {
+        if (status != RK_DATABASE && status != RK_ERROR) {
+            fail_msg("%s: %s", rk_status_name(status), fixture->error.text);
+        }
+        expect_text(fixture, fixture->path);
+        return;
+    }
+    const enum rk_status results[] = {
+        rk_campaign_list(db, &campaigns, &count, &fixture->error), rk_plan_list(db, &plans, &count, &fixture->error),
+        rk_run_list(db, &runs, &count, &fixture->error), rk_measurement_list(db, 1, &rows, &count, &fixture->error)};
+    for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++) {
+        assert_true(results[i] == RK_OK || results[i] == RK_DATABASE || results[i] == RK_ERROR);
+    }
+    if (rk_db_check(db, &findings, &found, &fixture->error) != RK_OK) {
+        expect_text(fixture, fixture->path);
+    }
+    free(campaigns);
+    free(plans);
+    free(runs);
+    free(rows);
+    rk_text_free(&findings);
+    rk_db_close(db);
+}
+
+static void any_flipped_bytes_end_in_a_message(void **state) {
+    struct fixture *fixture = *state;
+    enum { ROUNDS = 150, FLIPS = 24 };
+    struct rk_db *made = fixture_open(fixture, RK_DB_WRITE);
+    struct rk_machine_identity machine = gpu_machine();
+    store_campaign(fixture, made, &machine, 30);
+    store_run(fixture, made, store_plan(fixture, made, "{}"));
+    rk_db_close(made);
+    char *sound = NULL;
+    size_t length = 0;
+    expect_status(fixture, rk_read_file(fixture->path, 1 << 24, &sound, &length, &fixture->error), RK_OK);
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        char *changed = malloc(length);
+        assert_non_null(changed);
+        memcpy(changed, sound, length);
+        for (uint64_t flip = 0; flip < FLIPS; flip++) {
+            uint64_t at = 100 + rk_random_below(round, 2 * flip, length - 100); /* the header has tests of its own */
+            changed[at] = (char)rk_random_bits(round, 2 * flip + 1);
+        }
+        write_bytes(fixture->path, changed, length);
+        free(changed);
+        read_all(fixture);
+    }
+    free(sound);
 }
 
 static void a_newer_version_is_read_only(void **state) {
@@ -654,6 +717,7 @@ int main(void) {
         OPEN_TEST(another_programs_database_is_left_alone),
         OPEN_TEST(a_truncated_file_is_damage),
         OPEN_TEST(damaged_pages_are_found),
+        OPEN_TEST(any_flipped_bytes_end_in_a_message),
         OPEN_TEST(a_newer_version_is_read_only),
         OPEN_TEST(a_read_only_file_and_folder_can_be_read),
         OPEN_TEST(a_lock_is_waited_for_and_named),
