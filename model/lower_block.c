@@ -343,7 +343,7 @@ static void attention_backward(const struct block *block) {
     }
     norm_backward(block, at->d_attention_normed, at->input, weight->attention_norm, at->attention_rstd,
                   gradient->attention_norm);
-    if (block->place.input == RK_INPUT_RECEIVED)
+    if (block->place.input != RK_INPUT_BLOCK)
         rk_lower_record(lowering, lowering->input_free, 0);
     if (rk_lower_offload_any(lowering, block->place.kind))
         rk_lower_record(lowering, lowering->reload_free, 0);

@@ -241,9 +241,10 @@ static void add_stage_buffers(struct rk_lowering *lowering) {
     lowering->stream = rk_lower_buffer(lowering, row, "stage.gradient");
     if (!lowering->last_stage)
         return;
+    /* Live micro-batches of a virtual stage follow one another, so a ring of as many holds them apart. */
     struct rk_buffer head = {.owner = RK_OWNER_ACTIVATIONS,
-                             .scope = RK_SCOPE_SLOT,
-                             .virtual_stages = (uint16_t)(1 << (virtual_stages - 1)),
+                             .scope = RK_SCOPE_MICRO_BATCH_RING,
+                             .ring_size = lowering->program->slots[virtual_stages - 1],
                              .bytes = row.bytes};
     lowering->head_input = rk_lower_buffer(lowering, head, "head.input");
     struct rk_buffer visit = {.owner = RK_OWNER_TRANSIENT, .scope = RK_SCOPE_VISIT, .bytes = row.bytes};

@@ -7,6 +7,7 @@
  *                   in the last micro-batch a bucket's reduction follows the block that completes its gradients
  *     end: squared gradient norm and sums over all ranks, update of the own shards, gather of the weights */
 #include "model/lower.h"
+#include "model/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -414,17 +415,63 @@ static struct step_segments write_segments(struct rk_lowering *lowering) {
     return segments;
 }
 
-/* The micro-batch that holds each slot of each virtual stage; -1 free. */
+/* Which live micro-batch (of which virtual stage) holds each slot: [virtual stage][slot], or [0][slot] of the pool. */
 struct slot_table {
-    int32_t *holder[RK_VIRTUAL_STAGES_MAX];
+    int64_t *holder[RK_VIRTUAL_STAGES_MAX]; /* micro-batch · virtual stages + virtual stage, -1 free */
+    int32_t count[RK_VIRTUAL_STAGES_MAX];
 };
 
-static int32_t find_slot(const struct rk_lowering *lowering, const struct slot_table *slots, int32_t virtual_stage,
-                         int32_t holder) {
-    for (int32_t slot = 0; slot < lowering->program->slots[virtual_stage]; slot++)
-        if (slots->holder[virtual_stage][slot] == holder)
+static int32_t find_slot(const struct slot_table *slots, int32_t table, int64_t holder) {
+    for (int32_t slot = 0; slot < slots->count[table]; slot++)
+        if (slots->holder[table][slot] == holder)
             return slot;
     return -1;
+}
+
+/* Takes a slot at the chunk's forward and gives it back at its backward. */
+static int32_t turn_slot(const struct rk_lowering *lowering, struct slot_table *slots, const struct chunk *chunk,
+                         bool backward) {
+    int32_t table = lowering->program->slot_pool > 0 ? 0 : chunk->virtual_stage;
+    int64_t holder = (int64_t)chunk->micro_batch * lowering->candidate->virtual_stages + chunk->virtual_stage;
+    int32_t slot = find_slot(slots, table, backward ? holder : -1);
+    slots->holder[table][slot] = backward ? -1 : holder;
+    return slot;
+}
+
+static void open_slots(struct rk_lowering *lowering, struct slot_table *slots) {
+    const struct rk_program *program = lowering->program;
+    for (int32_t v = 0; v < lowering->candidate->virtual_stages; v++) {
+        slots->count[v] = v == 0 && program->slot_pool > 0 ? program->slot_pool : program->slots[v];
+        slots->holder[v] = rk_lower_allocate(lowering, (size_t)slots->count[v], sizeof(int64_t));
+        if (slots->holder[v] != NULL)
+            memset(slots->holder[v], 0xFF, (size_t)slots->count[v] * sizeof(int64_t));
+    }
+}
+
+static int32_t layers_of_kinds(const struct rk_program *program, uint8_t kinds, int32_t virtual_stage) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < program->layer_count; i++)
+        count += program->layer_virtual_stage[i] == virtual_stage && (kinds >> program->layer_kinds[i] & 1) != 0;
+    return count;
+}
+
+/* One pool of slots for all virtual stages, where that keeps fewer bytes than slots of their own; see rk_program.slot_pool. */
+static void choose_slot_pool(struct rk_lowering *lowering, const struct rk_chunk_visit *order, int64_t count) {
+    struct rk_program *program = lowering->program;
+    int32_t live = rk_schedule_live_all(order, count);
+    int64_t pooled = 0, own = 0;
+    for (size_t i = 0; i < program->buffer_count; i++) {
+        const struct rk_buffer *buffer = &program->buffers[i];
+        int64_t bytes = (buffer->bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
+        int32_t most = 0;
+        for (int32_t v = 0; v < lowering->candidate->virtual_stages && buffer->scope == RK_SCOPE_LAYER_SLOT; v++) {
+            int32_t layers = layers_of_kinds(program, buffer->layer_kinds, v);
+            own += bytes * layers * program->slots[v];
+            most = layers > most ? layers : most;
+        }
+        pooled += bytes * most * live;
+    }
+    program->slot_pool = pooled < own ? live : 0;
 }
 
 static struct chunk chunk_of(const struct rk_lowering *lowering, const struct rk_chunk_visit *visit) {
@@ -444,20 +491,16 @@ static struct chunk chunk_of(const struct rk_lowering *lowering, const struct rk
 }
 
 static void write_schedule(struct rk_lowering *lowering, const struct rk_chunk_visit *order, int64_t count,
-                           const struct slot_table *slots) {
+                           struct slot_table *slots) {
     begin_step(lowering);
     struct step_segments segments = write_segments(lowering);
     for (int64_t i = 0; i < count && lowering->status == RK_OK; i++) {
         struct chunk chunk = chunk_of(lowering, &order[i]);
-        int32_t *holder = slots->holder[chunk.virtual_stage];
-        chunk.slot = find_slot(lowering, slots, chunk.virtual_stage, order[i].backward ? chunk.micro_batch : -1);
-        if (order[i].backward) {
-            holder[chunk.slot] = -1;
+        chunk.slot = turn_slot(lowering, slots, &chunk, order[i].backward);
+        if (order[i].backward)
             backward_chunk(lowering, &segments, &chunk);
-        } else {
-            holder[chunk.slot] = chunk.micro_batch;
+        else
             forward_chunk(lowering, &segments, &chunk);
-        }
     }
     end_step(lowering);
 }
@@ -489,24 +532,25 @@ static void lower_step(struct rk_lowering *lowering) {
     const struct rk_candidate *candidate = lowering->candidate;
     struct rk_program *program = lowering->program;
     int64_t count = 2 * candidate->virtual_stages * lowering->micro_batches;
-    struct slot_table slots = {{NULL}};
+    struct slot_table slots = {.holder = {NULL}};
     struct rk_chunk_visit *order = rk_lower_allocate(lowering, (size_t)count, sizeof *order);
     if (lowering->status == RK_OK)
         lowering->status = rk_schedule_order(candidate->pipeline, candidate->virtual_stages, lowering->micro_batches,
                                              program->stage, order, lowering->error);
-    for (int32_t v = 0; v < candidate->virtual_stages && lowering->status == RK_OK; v++) {
+    for (int32_t v = 0; v < candidate->virtual_stages && lowering->status == RK_OK; v++)
         program->slots[v] = rk_schedule_live(order, count, v);
-        slots.holder[v] = rk_lower_allocate(lowering, (size_t)program->slots[v], sizeof(int32_t));
-        if (slots.holder[v] != NULL)
-            memset(slots.holder[v], 0xFF, (size_t)program->slots[v] * sizeof(int32_t));
-    }
     assign_layers(lowering);
     if (lowering->status == RK_OK) {
         rk_lower_shapes(lowering);
         rk_lower_parameters(lowering);
         rk_lower_buffers(lowering);
-        write_schedule(lowering, order, count, &slots);
     }
+    if (lowering->status == RK_OK) {
+        choose_slot_pool(lowering, order, count);
+        open_slots(lowering, &slots);
+    }
+    if (lowering->status == RK_OK)
+        write_schedule(lowering, order, count, &slots);
     for (int32_t v = 0; v < candidate->virtual_stages; v++)
         free(slots.holder[v]);
     free(order);

@@ -35,17 +35,16 @@ void rk_program_free(struct rk_program *program) {
     free(program);
 }
 
-/* Instances of the slots of the virtual stages before one. */
-static int64_t slot_instances(const struct rk_program *program, uint16_t virtual_stages, int32_t before) {
+/* Number of the first slot of a virtual stage; of one behind the last, the number of all slots. */
+static int64_t first_slot(const struct rk_program *program, int32_t virtual_stage) {
     int64_t count = 0;
-    for (int32_t v = 0; v < before; v++)
-        if ((virtual_stages >> v & 1) != 0)
-            count += program->slots[v];
-    return count;
+    for (int32_t v = 0; v < virtual_stage && program->slot_pool == 0; v++)
+        count += program->slots[v];
+    return virtual_stage == RK_VIRTUAL_STAGES_MAX ? count + program->slot_pool : count;
 }
 
 static int64_t instance_count(const struct rk_program *program, enum rk_scope scope, int32_t ring_size,
-                              uint8_t layer_kinds, uint16_t virtual_stages) {
+                              uint8_t layer_kinds) {
     switch (scope) {
     case RK_SCOPE_STEP:
     case RK_SCOPE_VISIT:
@@ -55,7 +54,7 @@ static int64_t instance_count(const struct rk_program *program, enum rk_scope sc
     case RK_SCOPE_LAYER_SLOT:
         return program->layer_slot_instance[layer_kinds & 3][program->layer_count];
     case RK_SCOPE_SLOT:
-        return slot_instances(program, virtual_stages, RK_VIRTUAL_STAGES_MAX);
+        return first_slot(program, RK_VIRTUAL_STAGES_MAX);
     case RK_SCOPE_LAYER_RING:
     case RK_SCOPE_MICRO_BATCH_RING:
         return ring_size;
@@ -65,8 +64,23 @@ static int64_t instance_count(const struct rk_program *program, enum rk_scope sc
     return 0;
 }
 
-/* Events have an instance for every layer and every slot. */
-enum { ALL_KINDS = 3, ALL_VIRTUAL_STAGES = 0xFFFF };
+/* Events have an instance for layers of every kind. */
+enum { ALL_KINDS = 3 };
+
+/* Instances of LAYER_SLOT scope: layers one after another, or, from a pool, the places of a chunk one after another. */
+static void count_layer_slots(struct rk_program *program, int kinds) {
+    int64_t *first = program->layer_slot_instance[kinds], own = 0, place = 0, most = 0;
+    for (int32_t i = 0; i < program->layer_count; i++) {
+        bool has = (kinds >> program->layer_kinds[i] & 1) != 0;
+        if (i > 0 && program->layer_virtual_stage[i] != program->layer_virtual_stage[i - 1])
+            place = 0;
+        first[i] = program->slot_pool > 0 ? place * program->slot_pool : own;
+        place += has;
+        most = place > most ? place : most;
+        own += has ? program->slots[program->layer_virtual_stage[i]] : 0;
+    }
+    first[program->layer_count] = program->slot_pool > 0 ? most * program->slot_pool : own;
+}
 
 static enum rk_status count_layers(struct rk_program *program, struct rk_error *error) {
     for (int kinds = 0; kinds < 4; kinds++) {
@@ -76,11 +90,9 @@ static enum rk_status count_layers(struct rk_program *program, struct rk_error *
         program->layer_slot_instance[kinds] = layer_slots;
         if (layers == NULL || layer_slots == NULL)
             return rk_fail(error, RK_ERROR, "step program: out of memory");
-        for (int32_t i = 0; i < program->layer_count; i++) {
-            bool has = (kinds >> program->layer_kinds[i] & 1) != 0;
-            layers[i + 1] = layers[i] + has;
-            layer_slots[i + 1] = layer_slots[i] + (has ? program->slots[program->layer_virtual_stage[i]] : 0);
-        }
+        for (int32_t i = 0; i < program->layer_count; i++)
+            layers[i + 1] = layers[i] + (kinds >> program->layer_kinds[i] & 1);
+        count_layer_slots(program, kinds);
     }
     return RK_OK;
 }
@@ -89,15 +101,13 @@ enum rk_status rk_program_finish(struct rk_program *program, struct rk_error *er
     enum rk_status status = count_layers(program, error);
     for (size_t i = 0; i < program->buffer_count && status == RK_OK; i++) {
         struct rk_buffer *buffer = &program->buffers[i];
-        buffer->instance_count = instance_count(program, buffer->scope, buffer->ring_size, buffer->layer_kinds,
-                                                buffer->virtual_stages);
+        buffer->instance_count = instance_count(program, buffer->scope, buffer->ring_size, buffer->layer_kinds);
         if (buffer->instance_count < 1)
             status = rk_fail(error, RK_ERROR, "step program: buffer %s has no instance", buffer->name);
     }
     for (size_t i = 0; i < program->event_count && status == RK_OK; i++) {
         struct rk_event *event = &program->events[i];
-        event->instance_count =
-            instance_count(program, event->scope, event->ring_size, ALL_KINDS, ALL_VIRTUAL_STAGES);
+        event->instance_count = instance_count(program, event->scope, event->ring_size, ALL_KINDS);
         if (event->instance_count < 1)
             status = rk_fail(error, RK_ERROR, "step program: event %s has no instance", event->name);
     }
@@ -105,8 +115,7 @@ enum rk_status rk_program_finish(struct rk_program *program, struct rk_error *er
 }
 
 static int64_t instance_of(const struct rk_program *program, enum rk_scope scope, int32_t ring_size,
-                           uint8_t layer_kinds, uint16_t virtual_stages, int32_t layer_shift,
-                           const struct rk_visit *visit) {
+                           uint8_t layer_kinds, int32_t layer_shift, const struct rk_visit *visit) {
     int32_t ordinal = visit->ordinal + layer_shift;
     bool has_layer = visit->ordinal >= 0 && ordinal >= 0 && ordinal < program->layer_count &&
                      (layer_kinds >> program->layer_kinds[ordinal] & 1) != 0;
@@ -122,9 +131,7 @@ static int64_t instance_of(const struct rk_program *program, enum rk_scope scope
             return -1;
         return program->layer_slot_instance[layer_kinds & 3][ordinal] + visit->slot;
     case RK_SCOPE_SLOT:
-        if (!has_slot || (virtual_stages >> visit->virtual_stage & 1) == 0)
-            return -1;
-        return slot_instances(program, virtual_stages, visit->virtual_stage) + visit->slot;
+        return has_slot ? first_slot(program, visit->virtual_stage) + visit->slot : -1;
     case RK_SCOPE_LAYER_RING:
         return visit->ordinal >= 0 && ordinal >= 0 ? ordinal % ring_size : -1;
     case RK_SCOPE_MICRO_BATCH_RING:
@@ -138,13 +145,11 @@ static int64_t instance_of(const struct rk_program *program, enum rk_scope scope
 int64_t rk_program_instance(const struct rk_program *program, const struct rk_operand *operand,
                             const struct rk_visit *visit) {
     const struct rk_buffer *buffer = &program->buffers[operand->buffer];
-    return instance_of(program, buffer->scope, buffer->ring_size, buffer->layer_kinds, buffer->virtual_stages,
-                       operand->layer_shift, visit);
+    return instance_of(program, buffer->scope, buffer->ring_size, buffer->layer_kinds, operand->layer_shift, visit);
 }
 
 int64_t rk_program_event_instance(const struct rk_program *program, const struct rk_event_reference *reference,
                                   const struct rk_visit *visit) {
     const struct rk_event *event = &program->events[reference->event];
-    return instance_of(program, event->scope, event->ring_size, ALL_KINDS, ALL_VIRTUAL_STAGES, reference->layer_shift,
-                       visit);
+    return instance_of(program, event->scope, event->ring_size, ALL_KINDS, reference->layer_shift, visit);
 }

@@ -43,9 +43,8 @@ enum rk_space { RK_SPACE_DEVICE, RK_SPACE_HOST };
 enum rk_scope {
     RK_SCOPE_STEP,             /* one instance, alive for the whole step */
     RK_SCOPE_LAYER,            /* one for each layer of layer_kinds, by ordinal; alive for the whole step */
-    RK_SCOPE_SLOT,             /* one for each slot of each virtual stage of virtual_stages: a live micro-batch, from forward
-                                  to backward; by virtual stage, then slot */
-    RK_SCOPE_LAYER_SLOT,       /* one for each layer of layer_kinds and each slot of its virtual stage; by ordinal, slot */
+    RK_SCOPE_SLOT,             /* one for each slot: a live micro-batch of a virtual stage, from forward to backward */
+    RK_SCOPE_LAYER_SLOT,       /* one for each slot and each layer of layer_kinds that may hold it; see slot_pool */
     RK_SCOPE_LAYER_RING,       /* ring_size instances, taken in turn: ordinal modulo ring_size; alive for the step */
     RK_SCOPE_MICRO_BATCH_RING, /* ring_size instances: micro-batch modulo ring_size; alive for the step */
     RK_SCOPE_MICRO_BATCH,      /* one for each micro-batch (tokens and targets) */
@@ -62,7 +61,6 @@ struct rk_buffer {
     int64_t bytes;          /* of one instance */
     int32_t ring_size;      /* ring scopes only */
     uint8_t layer_kinds;    /* bit 1 << enum rk_block: which layers have an instance (layer scopes) */
-    uint16_t virtual_stages; /* bit 1 << virtual stage: which ones have instances (RK_SCOPE_SLOT) */
     uint32_t view_of;       /* RK_NO_BUFFER, or the buffer inside which every instance lies (weights inside a flat space) */
     /* For views: instance i begins at view_offset[i] bytes inside instance 0 of view_of. Owned by the program. */
     int64_t *view_offset;
@@ -171,7 +169,12 @@ struct rk_program {
     int32_t *layers;                 /* model layer of each, in order of virtual stage; owned */
     uint8_t *layer_kinds;            /* enum rk_block of each; owned */
     int32_t *layer_virtual_stage;    /* owned */
-    int32_t slots[RK_VIRTUAL_STAGES_MAX]; /* live micro-batches of each virtual stage, from the schedule */
+    int32_t slots[RK_VIRTUAL_STAGES_MAX]; /* highest number of live micro-batches of each virtual stage */
+    /* How kept values share memory between virtual stages. 0: each has `slots` slots of its own, and a layer has an instance
+     * for each slot of its virtual stage. Else all take slots from one pool of this many, the highest number of chunks alive at
+     * once, and the k-th layer (of its kinds) of a chunk has an instance for each slot, whatever the chunk. The lowering takes
+     * what needs fewer bytes: the pool where chunks are alike. */
+    int32_t slot_pool;
     int64_t windows;                 /* micro-batches of all data ranks: m · D, the windows of T tokens of a step */
     int64_t kept_bytes[2];           /* by enum rk_block: activations of one block and micro-batch kept from forward to
                                         backward, routes apart; 0 when the stage has no such block */

@@ -52,8 +52,8 @@ struct rk_scope_bytes {
     int64_t micro_batch;                   /* for each micro-batch */
     int64_t layer[RK_LAYER_KIND_SETS];     /* for each layer of the kinds */
     int64_t layer_ring[RK_LAYER_KIND_SETS]; /* for each instance of a ring over the layers of the kinds */
-    int64_t layer_slot[RK_LAYER_KIND_SETS]; /* for each layer of the kinds and slot of its virtual stage */
-    int64_t slot_all, slot_first, slot_last; /* for each slot of every virtual stage, of the first, of the last */
+    int64_t layer_slot[RK_LAYER_KIND_SETS]; /* for each layer of the kinds and slot that it may hold */
+    int64_t slot;                          /* for each slot */
 };
 
 struct rk_search_template {
@@ -66,7 +66,6 @@ struct rk_search_template {
     double kept_bytes[2], offloaded_bytes[2];
     bool priced;                           /* else uncalibrated says what is missing */
     char uncalibrated[160];
-    bool exact_scopes;                     /* false: a buffer's scope is not understood; lay candidates out */
 };
 
 struct rk_stage_class {
@@ -90,7 +89,7 @@ struct rk_split {
 };
 
 struct rk_live_slots {
-    int32_t *slots;                        /* [stage][virtual stage]; owned */
+    int32_t *slots;                        /* [stage][virtual stage], then of all of the stage at once; owned */
 };
 
 struct rk_searching {

@@ -70,30 +70,51 @@ static int64_t ring_instances(int32_t layers, int32_t ring_size) {
     return layers < ring_size ? layers : ring_size;
 }
 
+/* Bytes of kept values with slots of each virtual stage's own, or with one pool of slots for all (rk_program.slot_pool). */
+static int64_t slot_bytes(const struct judging *judging, const struct rk_scope_bytes *bytes,
+                          const struct rk_split_stage *stage, const int32_t *slots, bool pooled) {
+    int64_t sum = 0, most[RK_LAYER_KIND_SETS] = {0};
+    for (int32_t v = 0; v < judging->virtual_stages; v++) {
+        int64_t dense = stage->layers[0][v], routed = stage->layers[1][v];
+        const int64_t layers[RK_LAYER_KIND_SETS] = {0, dense, routed, dense + routed};
+        for (int kinds = 1; kinds < RK_LAYER_KIND_SETS; kinds++) {
+            sum += slots[v] * bytes->layer_slot[kinds] * layers[kinds];
+            most[kinds] = layers[kinds] > most[kinds] ? layers[kinds] : most[kinds];
+        }
+        sum += slots[v] * bytes->slot;
+    }
+    if (!pooled)
+        return sum;
+    sum = bytes->slot;
+    for (int kinds = 1; kinds < RK_LAYER_KIND_SETS; kinds++)
+        sum += bytes->layer_slot[kinds] * most[kinds];
+    return sum * slots[judging->virtual_stages];
+}
+
+/* The lowering takes the smaller of the two, host memory included. */
+static bool is_pooled(const struct judging *judging, const struct rk_search_template *part,
+                      const struct rk_split_stage *stage, const int32_t *slots) {
+    int64_t pooled = slot_bytes(judging, &part->device, stage, slots, true) +
+                     slot_bytes(judging, &part->host, stage, slots, true);
+    int64_t own = slot_bytes(judging, &part->device, stage, slots, false) +
+                  slot_bytes(judging, &part->host, stage, slots, false);
+    return pooled < own;
+}
+
 static int64_t scope_bytes(const struct judging *judging, const struct rk_scope_bytes *bytes, int32_t ring_size,
-                           const struct rk_split_stage *stage, const int32_t *slots, bool with_slots) {
+                           const struct rk_split_stage *stage) {
     int64_t sum = bytes->step + bytes->micro_batch * judging->micro_batches;
     const int32_t *count = stage->layer_count;
     sum += bytes->layer_ring[1] * ring_instances(count[0], ring_size) +
            bytes->layer_ring[2] * ring_instances(count[1], ring_size) +
            bytes->layer_ring[3] * ring_instances(count[0] + count[1], ring_size);
     sum += bytes->layer[1] * count[0] + bytes->layer[2] * count[1] + bytes->layer[3] * (count[0] + count[1]);
-    if (!with_slots)
-        return sum;
-    for (int32_t v = 0; v < judging->virtual_stages; v++) {
-        int64_t live = slots[v], dense = stage->layers[0][v], routed = stage->layers[1][v];
-        sum += live * (bytes->layer_slot[1] * dense + bytes->layer_slot[2] * routed +
-                       bytes->layer_slot[3] * (dense + routed) + bytes->slot_all);
-        sum += v == 0 ? live * bytes->slot_first : 0;
-        sum += v == judging->virtual_stages - 1 ? live * bytes->slot_last : 0;
-    }
     return sum;
 }
 
 static enum rk_status judge_memory(struct judging *judging) {
     struct rk_verdict *verdict = judging->verdict;
     const struct rk_machine *machine = judging->searching->request->machine;
-    bool exact = true;
     for (int32_t s = 0; s < judging->pipeline; s++) {
         const struct rk_split_stage *stage = &judging->split->stages[s];
         const struct rk_search_template *part =
@@ -101,13 +122,14 @@ static enum rk_status judge_memory(struct judging *judging) {
         if (part == NULL)
             return RK_ERROR;
         const struct rk_stage_class *class = &judging->classes[s];
-        const int32_t *slots = &judging->slots[s * judging->virtual_stages];
+        const int32_t *slots = &judging->slots[s * (judging->virtual_stages + 1)];
+        bool pooled = is_pooled(judging, part, stage, slots);
         int64_t shared = part->visit_bytes > class->visit_bytes ? part->visit_bytes : class->visit_bytes;
         int32_t ring = part->layer_ring_size;
-        int64_t persistent = class->flat_bytes + scope_bytes(judging, &part->device, ring, stage, slots, false);
-        int64_t all = class->flat_bytes + shared + scope_bytes(judging, &part->device, ring, stage, slots, true);
-        int64_t host = scope_bytes(judging, &part->host, ring, stage, slots, true);
-        exact = exact && part->exact_scopes;
+        int64_t persistent = class->flat_bytes + scope_bytes(judging, &part->device, ring, stage);
+        int64_t all = persistent + shared + slot_bytes(judging, &part->device, stage, slots, pooled);
+        int64_t host = scope_bytes(judging, &part->host, ring, stage) +
+                       slot_bytes(judging, &part->host, stage, slots, pooled);
         if (all > verdict->bytes[1]) {
             verdict->bytes[0] = persistent;
             verdict->bytes[1] = all;
@@ -115,9 +137,9 @@ static enum rk_status judge_memory(struct judging *judging) {
         }
         verdict->host_bytes = host > verdict->host_bytes ? host : verdict->host_bytes;
     }
-    /* So near the limit, or with scopes that the template cannot count, the layout itself speaks. */
+    /* So near the limit the layout itself speaks. */
     double ratio = (double)verdict->bytes[1] / (double)judging->searching->limit_bytes;
-    if (!exact || (ratio > 0.995 && ratio < 1.005))
+    if (ratio > 0.995 && ratio < 1.005)
         return rk_search_replay(judging->searching, false, verdict, NULL);
     if (verdict->bytes[1] > judging->searching->limit_bytes)
         return refuse(judging, RK_REFUSAL_MEMORY, (double)verdict->bytes[1] / GIB,

@@ -253,11 +253,9 @@ static int32_t template_model(const struct rk_searching *searching, const struct
     return own;
 }
 
-static void add_scope(const struct rk_program *program, const struct rk_buffer *buffer, struct rk_search_template *made) {
+static void add_scope(const struct rk_buffer *buffer, struct rk_search_template *made) {
     struct rk_scope_bytes *bytes = buffer->space == RK_SPACE_HOST ? &made->host : &made->device;
     int64_t size = aligned(buffer->bytes);
-    uint16_t all = (uint16_t)((1u << program->candidate.virtual_stages) - 1);
-    uint16_t last = (uint16_t)(1u << (program->candidate.virtual_stages - 1));
     switch (buffer->scope) {
     case RK_SCOPE_STEP:
         bytes->step += size;
@@ -279,14 +277,7 @@ static void add_scope(const struct rk_program *program, const struct rk_buffer *
         bytes->micro_batch += size;
         return;
     case RK_SCOPE_SLOT:
-        if ((buffer->virtual_stages & all) == all)
-            bytes->slot_all += size;
-        else if ((buffer->virtual_stages & all) == last)
-            bytes->slot_last += size;
-        else if ((buffer->virtual_stages & all) == 1)
-            bytes->slot_first += size;
-        else
-            made->exact_scopes = false;
+        bytes->slot += size;
         return;
     case RK_SCOPE_VISIT:
         return;
@@ -360,10 +351,9 @@ static enum rk_status fill_template(struct rk_searching *searching, const struct
         status = rk_memory_layout_make(program, &layout, searching->error);
     if (status == RK_OK) {
         made->visit_bytes = layout.visit_bytes;
-        made->exact_scopes = true;
         for (uint32_t i = 0; i < program->buffer_count; i++)
             if (program->buffers[i].view_of == RK_NO_BUFFER && !in_flat_space(program, i))
-                add_scope(program, &program->buffers[i], made);
+                add_scope(&program->buffers[i], made);
         for (int kind = 0; kind < 2; kind++) {
             made->kept_bytes[kind] = (double)program->kept_bytes[kind];
             made->offloaded_bytes[kind] = (double)program->offloaded_bytes[kind];
@@ -417,7 +407,7 @@ static enum rk_status count_slots(struct rk_searching *searching, int32_t pipeli
                                   int64_t micro_batches, int32_t *slots) {
     if (virtual_stages == 1) {
         for (int32_t s = 0; s < pipeline; s++)
-            slots[s] = (int32_t)(pipeline - s < micro_batches ? pipeline - s : micro_batches);
+            slots[2 * s] = slots[2 * s + 1] = (int32_t)(pipeline - s < micro_batches ? pipeline - s : micro_batches);
         return RK_OK;
     }
     /* The highest number of live chunks is reached in the warm-up and the first rounds of the steady state. */
@@ -431,12 +421,13 @@ static enum rk_status count_slots(struct rk_searching *searching, int32_t pipeli
     enum rk_status status = RK_OK;
     for (int32_t s = 0; status == RK_OK && s < pipeline; s++) {
         status = rk_schedule_order(pipeline, virtual_stages, micro_batches, s, visits, searching->error);
-        int32_t live[RK_VIRTUAL_STAGES_MAX] = {0}, *most = &slots[s * virtual_stages];
+        int32_t live[RK_VIRTUAL_STAGES_MAX] = {0}, *most = &slots[s * (virtual_stages + 1)];
         for (int64_t i = 0; status == RK_OK && i < count; i++) {
             int32_t v = visits[i].virtual_stage;
             live[v] += visits[i].backward ? -1 : 1;
             most[v] = live[v] > most[v] ? live[v] : most[v];
         }
+        most[virtual_stages] = rk_schedule_live_all(visits, count);
     }
     free(visits);
     return status;
@@ -452,7 +443,7 @@ const int32_t *rk_search_slots(struct rk_searching *searching, const struct rk_s
     int32_t virtual_stages = space->virtual_stages[index->virtual_stages];
     int64_t ranks = searching->request->world / pipeline;
     int64_t micro_batches = searching->request->global_batch_tokens / (space->micro_batch[index->micro_batch] * ranks);
-    int32_t *slots = calloc((size_t)pipeline * (size_t)virtual_stages, sizeof *slots);
+    int32_t *slots = calloc((size_t)pipeline * (size_t)(virtual_stages + 1), sizeof *slots);
     if (slots == NULL) {
         no_memory(searching);
         return NULL;

@@ -63,16 +63,15 @@ static void one_dense_layer_by_hand(void **state) {
     assert_int_equal(layout.owner_bytes[RK_OWNER_OPTIMIZER], parameters * 12);
     /* tokens and targets 128 each, step state 32, sums 32: 256 each. */
     assert_int_equal(layout.owner_bytes[RK_OWNER_DATA], 4 * 256);
-    /* input, normed input, qkv, context, middle, normed middle, gate and up, hidden, head's input; rstd twice (128 → 256)
-     * and lse. */
+    /* input, normed input, qkv, context, middle, normed middle, gate and up, hidden; rstd twice (128 → 256) and lse. */
     int64_t kept = 4 * T * (D + D + QKV + D + D + D + 2 * WIDTH + WIDTH);
     int64_t small = 2 * 256 + 4 * T * HEADS;
-    assert_int_equal(layout.slot_bytes, kept + 4 * T * D + small);
-    assert_int_equal(layout.owner_bytes[RK_OWNER_ACTIVATIONS], layout.slot_bytes);
+    assert_int_equal(layout.slot_bytes, kept + small);
+    assert_int_equal(layout.owner_bytes[RK_OWNER_ACTIVATIONS], layout.slot_bytes + 4 * T * D);
     assert_int_equal(program->kept_bytes[RK_BLOCK_DENSE], kept + 2 * 128 + 4 * T * HEADS);
     assert_int_equal(program->kept_bytes[RK_BLOCK_MOE], 0);
-    /* The gradient stream is the only transient that keeps its place. */
-    assert_int_equal(layout.persistent_bytes, parameters * 20 + 4 * 256 + 4 * T * D);
+    /* Two values outside blocks keep their place: the head's input and the gradient stream. */
+    assert_int_equal(layout.persistent_bytes, parameters * 20 + 4 * 256 + 2 * 4 * T * D);
     rk_memory_layout_free(&layout);
     rk_program_free(program);
 }
@@ -94,10 +93,48 @@ static void slots_follow_the_schedule(void **state) {
     rk_sample_layout(&architecture, &candidate, 4, 2, 1, 1, 8);
     for (int32_t stage = 0; stage < 4; stage++) {
         struct rk_program *program = rk_sample_lower(&architecture, &candidate, stage);
-        /* Chunks of virtual stages have slots of their own: their highest numbers need not fall together. */
-        assert_true(program->slots[0] + program->slots[1] >= 2 * (3 - stage) + 5);
+        /* Chunks are alike: all virtual stages share one pool, the highest number of chunks alive at once. */
+        uint32_t qkv = find_buffer(program, "moe.qkv");
+        assert_int_equal(program->slot_pool, 2 * (3 - stage) + 5);
+        assert_int_equal(program->buffers[qkv].instance_count, program->slot_pool);
         rk_program_free(program);
     }
+}
+
+/* Full-stage activations on stage 0 of an interleaved pipeline, published as 5.5, 4, 11.5, 9.75, 10.333 and 2.25. */
+static void interleaved_activations_match_published_vectors(void **state) {
+    static const struct {
+        int32_t pipeline, virtual_stages;
+        int64_t micro_batches;
+        double full_stages;
+    } vectors[] = {{4, 2, 8, 5.5}, {4, 2, 4, 4}, {8, 2, 16, 11.5}, {8, 4, 16, 9.75}, {8, 3, 64, 31 / 3.0}, {2, 4, 8, 2.25}};
+    (void)state;
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        struct rk_architecture architecture = rk_sample_architecture(RK_SAMPLE_MOE);
+        architecture.layers = architecture.moe_layers = vectors[i].pipeline * vectors[i].virtual_stages;
+        for (int64_t layer = 0; layer < architecture.layers; layer++)
+            architecture.block[layer] = RK_BLOCK_MOE;
+        struct rk_candidate candidate = rk_sample_candidate(&architecture);
+        rk_sample_layout(&architecture, &candidate, vectors[i].pipeline, vectors[i].virtual_stages, 1, 1,
+                         vectors[i].micro_batches);
+        struct rk_program *program = rk_sample_lower(&architecture, &candidate, 0);
+        int64_t instances = program->buffers[find_buffer(program, "moe.qkv")].instance_count;
+        assert_true(fabs((double)instances / vectors[i].virtual_stages - vectors[i].full_stages) < 1e-9);
+        rk_program_free(program);
+    }
+}
+
+/* A chunk of dense layers and one of routed ones would need both kinds in every slot of a pool. */
+static void unlike_chunks_keep_slots_of_their_own(void **state) {
+    struct rk_architecture architecture = rk_sample_architecture(RK_SAMPLE_MIXED);
+    struct rk_candidate candidate = rk_sample_candidate(&architecture);
+    (void)state;
+    rk_sample_layout(&architecture, &candidate, 2, 2, 1, 1, 8);
+    struct rk_program *program = rk_sample_lower(&architecture, &candidate, 0);
+    assert_int_equal(program->slot_pool, 0);
+    assert_int_equal(program->buffers[find_buffer(program, "dense.qkv")].instance_count, 2 * program->slots[0]);
+    assert_int_equal(program->buffers[find_buffer(program, "moe.qkv")].instance_count, 2 * program->slots[1]);
+    rk_program_free(program);
 }
 
 static void recompute_saves_activations(void **state) {
@@ -294,6 +331,8 @@ int main(void) {
         cmocka_unit_test(every_layout_of_the_grid_passes_the_check),
         cmocka_unit_test(one_dense_layer_by_hand),
         cmocka_unit_test(slots_follow_the_schedule),
+        cmocka_unit_test(interleaved_activations_match_published_vectors),
+        cmocka_unit_test(unlike_chunks_keep_slots_of_their_own),
         cmocka_unit_test(recompute_saves_activations),
         cmocka_unit_test(early_reuse_is_found),
         cmocka_unit_test(damaged_offsets_are_found),
