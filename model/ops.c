@@ -163,16 +163,40 @@ enum element_rule { RULE_ACT, RULE_OUTPUT, RULE_INPUT, RULE_SUM, RULE_F32, RULE_
 
 enum { WHOLE = 0, PREFIX = 1, REQUIRED = 0, OPTIONAL = 1 };
 
+/* Values of a q or k gain over `heads` heads: none without a flag, so that the operand has no size then. */
+static int64_t gain_elements(const struct rk_op_shape *shape, int64_t heads) {
+    if ((shape->flags & RK_OP_FLAG_QK_NORM_FULL) != 0) {
+        return heads * shape->dim[4];
+    }
+    return (shape->flags & RK_OP_FLAG_QK_NORM_HEAD) != 0 ? shape->dim[4] : 0;
+}
+
+/* The last column as a function of each row. */
+#define ROW(kind, operand, name, access, extent, presence, element, elements)                                          \
+    static int64_t elements_##kind##_##operand(const struct rk_op_shape *shape, const int64_t *dim) {                  \
+        (void)shape;                                                                                                   \
+        (void)dim;                                                                                                     \
+        return elements;                                                                                               \
+    }
+OPERAND_TABLE(ROW)
+#undef ROW
+
 struct operand_row {
     const char *name;
     enum rk_access access;
     bool prefix, optional;
     enum element_rule rule;
+    int64_t (*elements)(const struct rk_op_shape *shape, const int64_t *dim);
 };
 
 static const struct operand_row operand_rows[RK_OP_KIND_COUNT][RK_OP_OPERANDS] = {
 #define ROW(kind, operand, name, access, extent, presence, element, elements)                                          \
-    [RK_OP_##kind][operand] = {name, RK_ACCESS_##access, extent == PREFIX, presence == OPTIONAL, RULE_##element},
+    [RK_OP_##kind][operand] = {name,                                                                                   \
+                               RK_ACCESS_##access,                                                                     \
+                               extent == PREFIX,                                                                       \
+                               presence == OPTIONAL,                                                                   \
+                               RULE_##element,                                                                         \
+                               elements_##kind##_##operand},
     OPERAND_TABLE(ROW)
 #undef ROW
 };
@@ -318,7 +342,7 @@ enum rk_op_kind rk_op_from_name(const char *name) {
 
 /* The row of an operand; one that does not exist has no name and no access. */
 static const struct operand_row *operand_row(enum rk_op_kind kind, int operand) {
-    static const struct operand_row none = {"", RK_ACCESS_NONE, false, false, RULE_BYTE};
+    static const struct operand_row none = {"", RK_ACCESS_NONE, false, false, RULE_BYTE, NULL};
     return operand >= 0 && operand < kind_rows[kind].operands ? &operand_rows[kind][operand] : &none;
 }
 
@@ -377,25 +401,8 @@ enum rk_element rk_op_operand_element(const struct rk_op_shape *shape, int opera
     return RK_ELEMENT_BYTE;
 }
 
-/* Values of a q or k gain over `heads` heads: none without a flag, so that the operand has no size then. */
-static int64_t gain_elements(const struct rk_op_shape *shape, int64_t heads) {
-    if ((shape->flags & RK_OP_FLAG_QK_NORM_FULL) != 0) {
-        return heads * shape->dim[4];
-    }
-    return (shape->flags & RK_OP_FLAG_QK_NORM_HEAD) != 0 ? shape->dim[4] : 0;
-}
-
 static int64_t operand_elements(const struct rk_op_shape *shape, int operand) {
-    const int64_t *dim = shape->dim;
-    switch ((int)shape->kind * RK_OP_OPERANDS + operand) {
-#define ROW(kind, index, name, access, extent, presence, element, elements)                                            \
-    case RK_OP_##kind *RK_OP_OPERANDS + index:                                                                         \
-        return elements;
-        OPERAND_TABLE(ROW)
-#undef ROW
-    default:
-        return 0;
-    }
+    return operand_rows[shape->kind][operand].elements(shape, shape->dim);
 }
 
 int64_t rk_op_operand_bytes(const struct rk_op_shape *shape, int operand) {
@@ -492,10 +499,10 @@ double rk_op_bytes(const struct rk_op_shape *shape) {
 }
 
 /* Chance that none of K distinct experts out of N lies on a given rank of N/M experts: C(N-G,K)/C(N,K). */
-static double rank_missed(double experts, double held, double routes) {
+static double rank_missed(int64_t experts, int64_t held, int64_t routes) {
     double missed = 1;
-    for (double route = 0; route < routes; route++) {
-        missed *= fmax(0, experts - held - route) / (experts - route);
+    for (int64_t route = 0; route < routes; route++) {
+        missed *= fmax(0, (double)(experts - held - route)) / (double)(experts - route);
     }
     return missed;
 }
@@ -507,8 +514,8 @@ double rk_op_remote_bytes(const struct rk_op_shape *shape) {
     case RK_OP_COUNT_EXCHANGE:
         return (double)(dim[1] - 1) * (double)dim[0] * 4;
     case RK_OP_DISPATCH: {
-        double ranks = (double)dim[4], held = (double)dim[3] / ranks;
-        double copies = (ranks - 1) * (1 - rank_missed((double)dim[3], held, (double)dim[2]));
+        double ranks = (double)dim[4];
+        double copies = (ranks - 1) * (1 - rank_missed(dim[3], dim[3] / dim[4], dim[2]));
         double weights = (double)dim[2] * (ranks - 1) / ranks * 4;
         return (double)dim[0] * (copies * (double)dim[1] * act + weights);
     }

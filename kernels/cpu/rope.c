@@ -17,7 +17,8 @@ struct part {
 /* What a call asks for, and the angles of one position. */
 struct rotation {
     enum rk_data_type type;
-    int64_t tokens, sequence, row, head; /* row: values of a token; head: values of a head */
+    int64_t tokens, sequence, row;       /* row: values of a token */
+    int64_t head, half;                  /* values of a head, and half of them */
     bool per_head, full;
     double epsilon;
     struct part part[2];
@@ -31,6 +32,7 @@ static void rotation_open(struct rotation *rotation, const struct rk_op_call *ca
     rotation->type = call->shape->type;
     rotation->tokens = dim[0];
     rotation->sequence = dim[1];
+    rotation->half = dim[4] / 2;
     rotation->head = dim[4];
     rotation->row = (dim[2] + 2 * dim[3]) * dim[4];
     rotation->rotated = (dim[2] + dim[3]) * dim[4];
@@ -39,14 +41,14 @@ static void rotation_open(struct rotation *rotation, const struct rk_op_call *ca
     rotation->epsilon = (double)call->parameter[1];
     rotation->part[0] = (struct part){0, dim[2], call->operand[first_gain], NULL};
     rotation->part[1] = (struct part){dim[2] * dim[4], dim[3], call->operand[first_gain + 1], NULL};
-    for (int64_t i = 0; i < rotation->head / 2; i++) {
+    for (int64_t i = 0; i < rotation->half; i++) {
         rotation->frequency[i] = pow((double)call->parameter[0], -2.0 * (double)i / (double)rotation->head);
     }
 }
 
 static enum rk_status check_head(const struct rk_op_call *call, struct rk_error *error) {
     int64_t head = call->shape->dim[4];
-    if (head > HEAD_MAX || head % 2 != 0) {
+    if (head < 2 || head > HEAD_MAX || head % 2 != 0) {
         return rk_fail(error, RK_USAGE, "%s: a head of %" PRId64 " values; the rotation takes even widths up to %d",
                        rk_op_name(call->shape->kind), head, HEAD_MAX);
     }
@@ -55,7 +57,7 @@ static enum rk_status check_head(const struct rk_op_call *call, struct rk_error 
 
 /* Angles in FP64, so that long positions lose nothing; their cosines are FP32. */
 static void set_position(struct rotation *rotation, int64_t position) {
-    for (int64_t i = 0; i < rotation->head / 2; i++) {
+    for (int64_t i = 0; i < rotation->half; i++) {
         double angle = (double)position * rotation->frequency[i];
         rotation->cosine[i] = (float)cos(angle);
         rotation->sine[i] = (float)sin(angle);
@@ -76,7 +78,7 @@ static RK_CPU_CLONES float reciprocal_norm(const struct rotation *rotation, cons
 
 /* direction 1 rotates, -1 rotates back (the transpose). */
 static void rotate(const struct rotation *rotation, const float *x, float direction, float *restrict out) {
-    int64_t half = rotation->head / 2;
+    int64_t half = rotation->half;
     for (int64_t i = 0; i < half; i++) {
         float sine = direction * rotation->sine[i];
         out[i] = x[i] * rotation->cosine[i] - x[i + half] * sine;

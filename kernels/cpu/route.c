@@ -27,9 +27,10 @@ static enum rk_status router_open(struct router *router, const struct rk_op_call
         .scaling = call->parameter[0],
         .serial = call->serial,
     };
-    if (router->experts > EXPERTS_MAX || router->top_k > router->experts || router->top_k > RK_ROUTE_RANDOM_MAX) {
-        return rk_fail(error, RK_USAGE, "%s: %" PRId64 " routes to %" PRId64 " experts; at most %d routes, %d experts, and "
-                       "no more routes than experts", rk_op_name(shape->kind), router->top_k, router->experts,
+    if (router->experts < 1 || router->experts > EXPERTS_MAX || router->top_k < 1 || router->top_k > router->experts ||
+        router->top_k > RK_ROUTE_RANDOM_MAX) {
+        return rk_fail(error, RK_USAGE, "%s: %" PRId64 " routes to %" PRId64 " experts; 1 to %d routes, at most %d experts, "
+                       "and no more routes than experts", rk_op_name(shape->kind), router->top_k, router->experts,
                        RK_ROUTE_RANDOM_MAX, EXPERTS_MAX);
     }
     return RK_OK;

@@ -46,7 +46,10 @@ static void device_memory_is_aligned(void **state) {
 static int64_t entries(const char *folder) {
     DIR *opened = opendir(folder);
     int64_t count = 0;
-    while (opened != NULL && readdir(opened) != NULL) {
+    if (opened == NULL) {
+        return -1;
+    }
+    while (readdir(opened) != NULL) {
         count++;
     }
     closedir(opened);

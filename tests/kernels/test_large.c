@@ -102,7 +102,8 @@ static void weights_of_experts_past_2_31(void **state) {
         x[i] = 1;
     }
     for (int i = 0; i < N * K; i++) {
-        w[last + i] = (float)(i / K); /* row j of the last expert is all j */
+        int row = i / K;
+        w[last + i] = (float)row; /* row j of the last expert is all j */
     }
     struct rk_op_shape shape = {.kind = RK_OP_GROUPED_GEMM_FORWARD, .dim = {ROWS, experts, N, K}};
     struct rk_op_call call = {.shape = &shape, .operand = {x, w, offsets, y}};
@@ -117,14 +118,14 @@ static void weights_of_experts_past_2_31(void **state) {
     call = (struct rk_op_call){.shape = &shape, .operand = {y, w, offsets, x}};
     run(&call);
     for (int i = 0; i < ROWS * K; i++) {
-        assert_true(x[i] == (float)(N * (N - 1) / 2));
+        assert_int_equal((int)x[i], N * (N - 1) / 2);
         x[i] = 1;
     }
     shape.kind = RK_OP_GROUPED_GEMM_WGRAD;
     call = (struct rk_op_call){.shape = &shape, .operand = {y, x, offsets, w}};
     run(&call);
     for (int i = 0; i < N * K; i++) {
-        assert_true(w[last + i] == (float)(i / K + ROWS));
+        assert_int_equal((int)w[last + i], i / K + ROWS);
     }
     munmap(w, (size_t)bytes);
     munmap(offsets, (size_t)(experts + 1) * 4);
@@ -179,11 +180,12 @@ static void gradient_norm_past_2_31(void **state) {
     gradient[elements - 1] = 0; /* also places inside: count how often the file repeats */
     gradient[elements - 3] = 3;
     int64_t period = PERIOD / 4, place = (elements - 3) % period;
-    double times = (double)((elements - 1 - place) / period + 1), sum = 1;
+    int64_t times = (elements - 1 - place) / period + 1;
+    double sum = 1;
     struct rk_op_shape shape = {.kind = RK_OP_GRAD_NORM, .dim = {elements}};
     struct rk_op_call call = {.shape = &shape, .operand = {gradient, &sum}};
     run(&call);
-    assert_true(sum == 1 + 9 * times);
+    assert_true(sum == (double)(1 + 9 * times));
     munmap(gradient, (size_t)elements * 4);
 }
 
