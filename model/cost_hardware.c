@@ -1,6 +1,7 @@
 #include "model/cost_hardware.h"
 
 #include "model/cost_place.h"
+#include "model/cost_shape.h"
 #include "model/segment_time.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ struct rk_cost_hardware {
     int64_t vocabulary;            /* tells the head's products from a block's; 0 without published times */
     double factor[DIRECTION_COUNT]; /* of a routed block's ops; 1 without published times */
     double published_uncertainty;
-    struct rk_op_shape *published; /* shapes of the published case */
+    struct rk_cost_shape *published; /* shapes of the published case */
     size_t published_count;
 };
 
@@ -213,9 +214,12 @@ static enum direction direction_of(const struct rk_op_shape *shape, int64_t voca
     }
 }
 
-static bool is_published_shape(const struct rk_cost_hardware *costs, const struct rk_op_shape *shape) {
+static bool is_published_shape(const struct rk_cost_hardware *costs, const struct rk_op_shape *shape,
+                               const struct rk_cost_place *place) {
+    struct rk_cost_shape asked;
+    rk_cost_shape_of(shape, place, &asked);
     for (size_t i = 0; i < costs->published_count; i++)
-        if (rk_op_shape_equal(&costs->published[i], shape))
+        if (rk_cost_shape_same_work(&costs->published[i], &asked))
             return true;
     return false;
 }
@@ -230,7 +234,7 @@ static enum rk_status price(void *context, const struct rk_op_shape *shape, cons
     enum direction direction = direction_of(shape, costs->vocabulary);
     if (costs->published_count > 0 && direction != DIRECTION_COUNT) {
         made.seconds *= costs->factor[direction];
-        bool published = is_published_shape(costs, shape);
+        bool published = is_published_shape(costs, shape, place);
         made.origin = published ? RK_ORIGIN_PUBLISHED : RK_ORIGIN_TRANSFERRED;
         /* The sum over the block is as sure as the publication; its parts keep the profile's doubt. */
         if (published)
@@ -296,6 +300,7 @@ static uint32_t routed_segment(const struct rk_program *program, bool backward) 
 static enum rk_status keep_shapes(struct rk_cost_hardware *costs, const struct rk_program *program,
                                   const uint32_t segments[DIRECTION_COUNT], struct rk_error *error) {
     size_t count = 0;
+    int64_t routed_rows = rk_cost_routed_rows(program);
     for (int d = 0; d < DIRECTION_COUNT; d++)
         count += program->segments[segments[d]].op_count;
     costs->published = calloc(count, sizeof *costs->published);
@@ -303,8 +308,11 @@ static enum rk_status keep_shapes(struct rk_cost_hardware *costs, const struct r
         return rk_fail(error, RK_ERROR, "out of memory for %zu published shapes", count);
     for (int d = 0; d < DIRECTION_COUNT; d++) {
         const struct rk_segment *segment = &program->segments[segments[d]];
-        for (size_t i = segment->first_op; i < segment->first_op + segment->op_count; i++)
-            costs->published[costs->published_count++] = program->ops[i].shape;
+        for (size_t i = segment->first_op; i < segment->first_op + segment->op_count; i++) {
+            struct rk_cost_place place;
+            rk_cost_place_of(program, &costs->machine, &program->ops[i], routed_rows, INT32_MAX / 2, &place);
+            rk_cost_shape_of(&program->ops[i].shape, &place, &costs->published[costs->published_count++]);
+        }
     }
     return RK_OK;
 }

@@ -54,6 +54,16 @@ bool rk_cost_shape_alike(const struct rk_cost_shape *left, const struct rk_cost_
            (!with_flags || left->flags == right->flags);
 }
 
+bool rk_cost_shape_same_work(const struct rk_cost_shape *left, const struct rk_cost_shape *right) {
+    int routes = 0, rows = receive_rows_dimension(left->kind, &routes);
+    if (!rk_cost_shape_alike(left, right, false) || fabs(left->size - right->size) > 1e-9 * left->size)
+        return false;
+    for (int i = 1; i < RK_OP_DIMS; i++)
+        if (!(rows > 0 && i == rows) && fabs(left->feature[i] - right->feature[i]) > 1e-9)
+            return false;
+    return true;
+}
+
 double rk_cost_shape_distance(const struct rk_cost_shape *left, const struct rk_cost_shape *right) {
     double sum = 0;
     for (int i = 0; i < RK_COST_FEATURES; i++) {

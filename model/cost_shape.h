@@ -26,6 +26,10 @@ void rk_cost_shape_of(const struct rk_op_shape *shape, const struct rk_cost_plac
 /* Same in everything but size and features. flags are compared only when with_flags. */
 bool rk_cost_shape_alike(const struct rk_cost_shape *left, const struct rk_cost_shape *right, bool with_flags);
 
+/* The same work: alike, and equal in size and dimensions, whatever the capacity of the receive buffer, the place and the
+ * flags. */
+bool rk_cost_shape_same_work(const struct rk_cost_shape *left, const struct rk_cost_shape *right);
+
 /* Squared distance of the features, in octaves; the two of the place count more than those of the shape. */
 double rk_cost_shape_distance(const struct rk_cost_shape *left, const struct rk_cost_shape *right);
 

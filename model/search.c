@@ -9,6 +9,8 @@ enum { REPLAYED_DEFAULT = 16, REPLAYED_LEAST = 4 };
 /* Replays stop after this many simulated ops: about a quarter of a second. */
 static const int64_t REPLAYED_OPS = 3000000;
 
+static const double EQUALLY_FAST = 0.001;
+
 static const struct {
     const char *name, *unit;
 } refusals[RK_REFUSAL_COUNT] = {
@@ -121,6 +123,26 @@ static enum rk_status sort(struct rk_searching *searching, struct verdicts *verd
     return RK_OK;
 }
 
+/* Of the replayed candidates that are as fast as the best, the plainest comes first: without offload, then with the fewest
+ * bytes. A difference below EQUALLY_FAST is far inside every interval. */
+static void prefer_plain(struct verdicts *verdicts) {
+    const struct rk_verdict *best = &verdicts->all[verdicts->order[0]];
+    size_t chosen = 0;
+    for (size_t i = 1; best->simulated && i < verdicts->count; i++) {
+        const struct rk_verdict *other = &verdicts->all[verdicts->order[i]];
+        const struct rk_verdict *plainest = &verdicts->all[verdicts->order[chosen]];
+        if (other->absent || other->refusal != RK_REFUSAL_NONE || !other->simulated ||
+            other->seconds > best->seconds * (1 + EQUALLY_FAST))
+            break;
+        if (other->percent < plainest->percent ||
+            (other->percent == plainest->percent && other->bytes[1] < plainest->bytes[1]))
+            chosen = i;
+    }
+    size_t order = verdicts->order[chosen];
+    memmove(&verdicts->order[1], &verdicts->order[0], chosen * sizeof verdicts->order[0]);
+    verdicts->order[0] = order;
+}
+
 static void count_refusals(struct verdicts *verdicts) {
     memset(verdicts->refused, 0, sizeof verdicts->refused);
     verdicts->feasible = 0;
@@ -201,8 +223,14 @@ static void memory_remedy(const struct rk_verdict *verdict, char *remedy, size_t
         snprintf(remedy, size, "%.0f bytes more for each rank", more * 1073741824.0);
 }
 
-static void divisibility_remedy(const struct rk_verdict *verdict, char *remedy, size_t size) {
-    snprintf(remedy, size, "%.0f must divide %.0f", verdict->need, verdict->have);
+/* The check of candidates says what must divide what. */
+static void divisibility_remedy(struct rk_searching *searching, const struct rk_verdict *verdict, char *remedy,
+                                size_t size) {
+    struct rk_candidate candidate;
+    struct rk_error reason = {0};
+    rk_search_verdict_candidate(searching, verdict, &candidate);
+    if (rk_candidate_check(searching->request->architecture, &candidate, &reason) != RK_OK)
+        snprintf(remedy, size, "%.*s", (int)size - 1, reason.text);
 }
 
 static void offload_remedy(const struct rk_verdict *verdict, char *remedy, size_t size) {
@@ -210,7 +238,7 @@ static void offload_remedy(const struct rk_verdict *verdict, char *remedy, size_
     snprintf(remedy, size, "offload at most %.1f %%", percent);
 }
 
-static void find_remedy(const struct rk_searching *searching, const struct verdicts *verdicts,
+static void find_remedy(struct rk_searching *searching, const struct verdicts *verdicts,
                         const struct rk_verdict *verdict, char *remedy, size_t size) {
     remedy[0] = '\0';
     switch ((enum rk_refusal)verdict->refusal) {
@@ -230,7 +258,7 @@ static void find_remedy(const struct rk_searching *searching, const struct verdi
             memory_remedy(verdict, remedy, size);
         return;
     case RK_REFUSAL_DIVISIBILITY:
-        divisibility_remedy(verdict, remedy, size);
+        divisibility_remedy(searching, verdict, remedy, size);
         return;
     case RK_REFUSAL_UNCALIBRATED:
         snprintf(remedy, size, "%s", verdicts->uncalibrated);
@@ -325,6 +353,8 @@ enum rk_status rk_search(const struct rk_search_request *request, struct rk_sear
         status = sort(&searching, &verdicts);
     if (status == RK_OK)
         status = replay_best(&searching, &verdicts);
+    if (status == RK_OK)
+        prefer_plain(&verdicts);
     count_refusals(&verdicts);
     struct rk_search_result made = {0};
     if (status == RK_OK)

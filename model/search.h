@@ -11,7 +11,8 @@
  * of the host copying. Bytes of memory are those of the step program's buffers: near the limit and for the replayed
  * candidates they come from the memory layout itself, elsewhere from a closed form that equals it.
  *
- * Of the feasible ones the best by closed form are replayed, at least four and as many more as keep the replay short. */
+ * Of the feasible ones the best by closed form are replayed, at least four and as many more as keep the replay short. Among
+ * those within 0.1 % of the fastest the plainest comes first: no offload, then fewest bytes. */
 #ifndef RK_MODEL_SEARCH_H
 #define RK_MODEL_SEARCH_H
 
