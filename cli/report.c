@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "cli/cli.h"
+#include "cli/play.h"
 #include "cli/run_rows.h"
 
 #include <math.h>
@@ -60,6 +61,8 @@ struct loaded {
     size_t candidate_count;
     struct rk_comparison comparison;
     bool compared;
+    struct rk_play play;
+    char simulation_note[256];
     char name[PATH_MAX];
 };
 
@@ -68,6 +71,7 @@ static void free_loaded(struct loaded *loaded) {
     rk_plan_free(loaded->plan);
     free(loaded->candidates);
     rk_comparison_free(&loaded->comparison);
+    rk_play_free(&loaded->play);
     rk_db_close(loaded->db);
 }
 
@@ -153,6 +157,25 @@ static enum rk_status load(struct rk_cli *cli, const struct report_options *valu
     return values->plan != 0 ? load_stored_plan(values->plan, loaded, &cli->error) : load_run(cli, run, loaded);
 }
 
+/* The timeline needs today's prices of what the plan was priced with; without them the page does without it. */
+static enum rk_status play(struct rk_cli *cli, struct loaded *loaded) {
+    struct rk_play_request request = {.timeline = true};
+    enum rk_status status = rk_play_plan(cli, loaded->plan, loaded->name, &request, &loaded->play);
+    if (status == RK_OK) {
+        snprintf(
+            loaded->simulation_note, sizeof loaded->simulation_note,
+            "Played anew with the prices of %s: one rank of each stage, a lane for each stream, coloured by phase.",
+            loaded->plan->calibration != 0 ? "the plan's calibration" : loaded->play.pricing.machine.name);
+        return RK_OK;
+    }
+    if (status == RK_UNCALIBRATED || status == RK_USAGE || status == RK_DATABASE) {
+        rk_log_write(&cli->log, RK_LOG_WARNING, "the page has no timeline: %s", cli->error.text);
+        cli->error = (struct rk_error){RK_OK, ""};
+        return RK_OK;
+    }
+    return status;
+}
+
 static enum rk_status write_page(struct rk_cli *cli, const char *out, const struct rk_text *html) {
     if (out == NULL) {
         fwrite(html->data, 1, html->length, cli->out);
@@ -224,7 +247,10 @@ enum rk_status rk_cli_report(struct rk_cli *cli, int argc, char **argv) {
                          "report --json: name the page with --out, the figures go to standard output");
     if (status == RK_OK)
         status = load(cli, &values, operands.count > 0 ? operands.items[0] : NULL, loaded);
+    if (status == RK_OK)
+        status = play(cli, loaded);
     if (status == RK_OK) {
+        bool played = loaded->play.simulation.timeline != NULL;
         struct rk_html_input input = {.plan = loaded->plan,
                                       .plan_name = loaded->name,
                                       .plan_row = loaded->db != NULL ? &loaded->plan_row : NULL,
@@ -235,7 +261,10 @@ enum rk_status rk_cli_report(struct rk_cli *cli, int argc, char **argv) {
                                       .step_count = loaded->rows.step_count,
                                       .memory = loaded->rows.memory,
                                       .memory_count = loaded->rows.memory_count,
-                                      .comparison = loaded->compared ? &loaded->comparison : NULL};
+                                      .comparison = loaded->compared ? &loaded->comparison : NULL,
+                                      .simulation = played ? &loaded->play.simulation : NULL,
+                                      .programs = (const struct rk_program *const *)loaded->play.programs,
+                                      .simulation_note = loaded->simulation_note};
         status = rk_html_write(&input, &html, &cli->error);
     }
     if (status == RK_OK)

@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/plan_print.h"
-#include "cli/pricing.h"
+#include "cli/play.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,16 +46,11 @@ struct simulating {
     const struct simulate_options *values;
     const char *path;
     struct rk_plan *plan;
-    struct rk_pricing pricing;
-    struct rk_program *programs[RK_STAGES_MAX];
-    struct rk_simulation simulation;
+    struct rk_play play;
 };
 
 static void simulating_free(struct simulating *simulating) {
-    for (int32_t s = 0; simulating->plan != NULL && s < simulating->plan->candidate.pipeline; s++)
-        rk_program_free(simulating->programs[s]);
-    rk_simulation_free(&simulating->simulation);
-    rk_pricing_free(&simulating->pricing);
+    rk_play_free(&simulating->play);
     rk_plan_free(simulating->plan);
 }
 
@@ -67,39 +62,6 @@ static enum rk_status read_plan(struct simulating *simulating) {
     if (status == RK_OK)
         status = rk_plan_read(simulating->path, text, length, &simulating->plan, &cli->error);
     free(text);
-    return status;
-}
-
-/* Without --hardware the plan's own: its calibration, or the profile of its name. */
-static enum rk_status open_pricing(struct simulating *simulating) {
-    const struct rk_plan *plan = simulating->plan;
-    const char *given = simulating->values->hardware;
-    const char *backend = plan->candidate.backend == RK_BACKEND_CPU ? "cpu" : "cuda";
-    bool calibrated = given == NULL && plan->calibration > 0;
-    struct rk_pricing_request request = {
-        .hardware = given != NULL ? given : calibrated ? "this" : plan->machine,
-        .backend = simulating->values->backend != NULL ? simulating->values->backend : backend,
-        .spill = simulating->values->spill,
-        .calibration = calibrated ? plan->calibration : 0,
-        .architecture = &plan->architecture,
-        .sequence = plan->candidate.sequence,
-        .ranks = rk_candidate_world(&plan->candidate)};
-    enum rk_status status = rk_pricing_open(simulating->cli, &request, &simulating->pricing);
-    if (status == RK_OK && simulating->pricing.machine.backend != plan->candidate.backend)
-        rk_log_write(&simulating->cli->log, RK_LOG_WARNING, "%s is a plan for %s; it is played with the prices of %s",
-                     simulating->path, backend, simulating->pricing.machine.name);
-    return status;
-}
-
-static enum rk_status simulate(struct simulating *simulating) {
-    const struct rk_plan *plan = simulating->plan;
-    struct rk_error *error = &simulating->cli->error;
-    enum rk_status status = RK_OK;
-    for (int32_t s = 0; status == RK_OK && s < plan->candidate.pipeline; s++)
-        status = rk_program_lower(&plan->architecture, &plan->candidate, s, &simulating->programs[s], error);
-    if (status == RK_OK)
-        status = rk_simulate((const struct rk_program *const *)simulating->programs, &simulating->pricing.machine,
-                             &simulating->pricing.costs, simulating->values->trace != NULL, &simulating->simulation, error);
     return status;
 }
 
@@ -121,7 +83,7 @@ static void name_rows(const struct simulating *simulating, struct rk_text *text)
 }
 
 static void event(const struct simulating *simulating, const struct rk_timeline_entry *entry, struct rk_text *text) {
-    const struct rk_program *program = simulating->programs[entry->stage];
+    const struct rk_program *program = simulating->play.programs[entry->stage];
     const struct rk_op *op = &program->ops[entry->op];
     const struct rk_visit *visit = &program->schedule[entry->visit];
     rk_text_format(text,
@@ -154,7 +116,7 @@ static enum rk_status write_trace(const struct simulating *simulating) {
         return status;
     rk_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     name_rows(simulating, &text);
-    const struct rk_simulation *simulation = &simulating->simulation;
+    const struct rk_simulation *simulation = &simulating->play.simulation;
     for (size_t i = 0; status == RK_OK && i < simulation->timeline_count; i++) {
         event(simulating, &simulation->timeline[i], &text);
         rk_text_add(&text, i + 1 < simulation->timeline_count ? ",\n" : "\n");
@@ -174,13 +136,13 @@ static enum rk_status write_trace(const struct simulating *simulating) {
 /* ---- output ---------------------------------------------------------------------------------------------------------- */
 
 static void print_text(const struct simulating *simulating) {
-    const struct rk_simulation *simulation = &simulating->simulation;
+    const struct rk_simulation *simulation = &simulating->play.simulation;
     const struct rk_plan *plan = simulating->plan;
     struct rk_text text = {0};
     char seconds[32], low[32], high[32], planned[32];
     rk_text_format(&text, "plan        %s: ", simulating->path);
     rk_plan_print_candidate(&plan->candidate, &text);
-    rk_text_format(&text, "\nmachine     %s\n", simulating->pricing.machine.name);
+    rk_text_format(&text, "\nmachine     %s\n", simulating->play.pricing.machine.name);
     rk_text_format(&text, "step time   %s, 95 %% interval %s to %s; the plan says %s\n\n",
                    rk_format_seconds(simulation->step_seconds, seconds, sizeof seconds),
                    rk_format_seconds(simulation->low, low, sizeof low),
@@ -194,7 +156,7 @@ static void print_text(const struct simulating *simulating) {
 static void print_json(const struct simulating *simulating) {
     static const char *const names[] = {"compute", "exposed_exchange", "exposed_pipeline", "bubble", "exposed_reduction",
                                         "optimizer", "exposed_offload", "starved", "total"};
-    const struct rk_simulation *simulation = &simulating->simulation;
+    const struct rk_simulation *simulation = &simulating->play.simulation;
     FILE *out = simulating->cli->out;
     fprintf(out, "{\n  \"step_seconds\": %.17g,\n  \"low\": %.17g,\n  \"high\": %.17g,\n  \"planned_seconds\": %.17g,\n",
             simulation->step_seconds, simulation->low, simulation->high, simulating->plan->seconds);
@@ -218,10 +180,12 @@ enum rk_status rk_cli_simulate(struct rk_cli *cli, int argc, char **argv) {
         simulating.path = operands.items[0];
         status = read_plan(&simulating);
     }
+    struct rk_play_request request = {.hardware = values.hardware,
+                                      .backend = values.backend,
+                                      .spill = values.spill,
+                                      .timeline = values.trace != NULL};
     if (status == RK_OK)
-        status = open_pricing(&simulating);
-    if (status == RK_OK)
-        status = simulate(&simulating);
+        status = rk_play_plan(cli, simulating.plan, simulating.path, &request, &simulating.play);
     if (status == RK_OK && values.trace != NULL)
         status = write_trace(&simulating);
     if (status == RK_OK && cli->json)
