@@ -24,10 +24,16 @@ struct devices {
     struct rk_device *cpu, *cuda;
 };
 
-/* RK_CASE restricts the cases to those whose name contains it: for runs under a memory checker. */
+/* RK_TEST_CASE restricts the cases to those whose name contains it; RK_TEST_SEEDS sets how often each is drawn: once is
+ * enough under a memory checker. */
 static bool chosen(const struct rk_op_case *op_case) {
-    const char *part = getenv("RK_CASE");
+    const char *part = getenv("RK_TEST_CASE");
     return part == NULL || strstr(op_case->name, part) != NULL;
+}
+
+static uint64_t seeds(void) {
+    const char *count = getenv("RK_TEST_SEEDS");
+    return count == NULL ? SEEDS : strtoull(count, NULL, 10);
 }
 
 static int64_t check_case(const struct devices *devices, const struct rk_op_case *op_case, enum rk_data_type type,
@@ -54,7 +60,7 @@ static int64_t check_case(const struct devices *devices, const struct rk_op_case
 static void run_type(const struct devices *devices, enum rk_data_type type) {
     int64_t failed = 0;
     for (int64_t i = 0; i < rk_op_case_count; i++)
-        for (uint64_t seed = 1; seed <= SEEDS && chosen(&rk_op_cases[i]); seed++)
+        for (uint64_t seed = 1; seed <= seeds() && chosen(&rk_op_cases[i]); seed++)
             failed += check_case(devices, &rk_op_cases[i], type, seed);
     assert_int_equal(failed, 0);
 }
