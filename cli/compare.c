@@ -14,8 +14,13 @@ struct compare_options {
 };
 
 static const struct rk_option options[] = {
-    {.name = "tolerance", .letter = 't', .type = RK_OPTION_NUMBER, .offset = offsetof(struct compare_options, tolerance),
-     .value = "PERCENT", .minimum = 0.001, .maximum = 1000,
+    {.name = "tolerance",
+     .letter = 't',
+     .type = RK_OPTION_NUMBER,
+     .offset = offsetof(struct compare_options, tolerance),
+     .value = "PERCENT",
+     .minimum = 0.001,
+     .maximum = 1000,
      .help = "end with exit code 5 when the step's error is larger (default: any error is accepted)"},
 };
 
@@ -31,8 +36,8 @@ const struct rk_arguments rk_cli_compare_arguments = {
         "RUN is the number that `run` printed (default: the newest run). The step is the median of the untraced steps\n"
         "after the warm-up; accounts, phases and ops come from the traced steps. Errors are predicted / measured - 1:\n"
         "negative when the run took longer than planned. For each op: where its price came from, by which factor it\n"
-        "would have to be wrong to explain the step's difference alone, and the factor that was found. The comparison is\n"
-        "stored beside the run.",
+        "would have to be wrong to explain the step's difference alone, and the factor that was found. The\n"
+        "comparison is stored beside the run.",
     .examples = "  reckon compare\n"
                 "  reckon compare 12 --tolerance 15\n"
                 "  reckon compare 12 --json",

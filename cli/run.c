@@ -167,8 +167,8 @@ static enum rk_status check_world(const struct run *run, int64_t ranks, struct r
     if (world == ranks)
         return RK_OK;
     return rk_fail(error, RK_USAGE,
-                   "%s: is a plan for %lld ranks (PP %d x D %d), and there %s %lld; start it with `reckon run %s --nproc "
-                   "%lld ...` on one host, or with torchrun, mpirun or srun and %lld ranks",
+                   "%s: is a plan for %lld ranks (PP %d x D %d), and there %s %lld; start it with `reckon run %s "
+                   "--nproc %lld ...` on one host, or with torchrun, mpirun or srun and %lld ranks",
                    run->path, (long long)world, candidate->pipeline, candidate->data_parallel,
                    ranks == 1 ? "is" : "are", (long long)ranks, run->path, (long long)world, (long long)world);
 }

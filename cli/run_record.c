@@ -334,12 +334,12 @@ static void print_json(const struct rk_run_record *record, const struct rk_train
                    record->plan->seconds, report->capacity_factor);
     for (int64_t rank = 0; rank < report->world; rank++) {
         const struct rk_rank_report *of = &report->ranks[rank];
-        rk_text_format(text,
-                       "%s\n    {\"rank\": %lld, \"stage\": %lld, \"arena_bytes\": %lld, \"predicted_arena_bytes\": %lld, "
-                       "\"host_bytes\": %lld, \"driver_bytes\": %lld}",
-                       rank == 0 ? "" : ",", (long long)rank, (long long)of->stage, (long long)of->arena_bytes,
-                       (long long)record->plan->arena_bytes[of->stage], (long long)of->host_bytes,
-                       (long long)of->driver_bytes);
+        rk_text_format(
+            text,
+            "%s\n    {\"rank\": %lld, \"stage\": %lld, \"arena_bytes\": %lld, \"predicted_arena_bytes\": %lld, "
+            "\"host_bytes\": %lld, \"driver_bytes\": %lld}",
+            rank == 0 ? "" : ",", (long long)rank, (long long)of->stage, (long long)of->arena_bytes,
+            (long long)record->plan->arena_bytes[of->stage], (long long)of->host_bytes, (long long)of->driver_bytes);
     }
     rk_text_add(text, "\n  ]\n}\n");
 }

@@ -12,17 +12,17 @@
 struct rk_run_record {
     struct rk_cli *cli;
     const struct rk_plan *plan;
-    struct rk_db *db;                /* NULL: not stored */
-    int64_t run;                     /* its row, 0: none */
+    struct rk_db *db; /* NULL: not stored */
+    int64_t run;      /* its row, 0: none */
     bool losses_open;
     struct rk_atomic_file losses;
-    struct rk_step_row *rows;        /* of all steps; owned */
+    struct rk_step_row *rows; /* of all steps; owned */
     size_t row_count, row_capacity, rows_stored;
-    double last_store;               /* clock */
+    double last_store; /* clock */
 };
 
 struct rk_run_origin {
-    const char *document;            /* text of plan.json */
+    const char *document; /* text of plan.json */
     const char *command, *data, *routing;
     int64_t seed;
     const struct rk_machine_identity *machine;

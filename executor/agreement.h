@@ -4,9 +4,9 @@
 
 #include "executor/launch.h"
 
-/* Collective. Returns RK_OK on all ranks when status is RK_OK on all of them. Else every rank returns the failure of the
- * lowest rank that failed; *error holds its text with the rank's number (on that rank itself the text as it was). A rank
- * whose status is RK_RANK_FAILED returns at once: it must end, which the others notice. */
+/* Collective. Returns RK_OK on all ranks when status is RK_OK on all of them. Else every rank returns the failure of
+ * the lowest rank that failed; *error holds its text with the rank's number (on that rank itself the text as it was). A
+ * rank whose status is RK_RANK_FAILED returns at once: it must end, which the others notice. */
 enum rk_status rk_job_agree(struct rk_job *job, enum rk_status status, struct rk_error *error);
 
 #endif

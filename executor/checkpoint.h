@@ -6,9 +6,9 @@
  *                                    offset), then for each piece FP32 masters, first and second moments
  *
  * Each rank writes its own shard; the manifest is written last, so that a folder without one is no checkpoint, and then
- * `latest` is replaced. A failure at any instant (a full disk, a killed rank) leaves the former checkpoint as it was. Pieces
- * are named by tensor and element range in the whole tensor, so any layout of ranks, and either precision, reads what any
- * other has written. Masters and moments are stored; weights are masters rounded. */
+ * `latest` is replaced. A failure at any instant (a full disk, a killed rank) leaves the former checkpoint as it was.
+ * Pieces are named by tensor and element range in the whole tensor, so any layout of ranks, and either precision, reads
+ * what any other has written. Masters and moments are stored; weights are masters rounded. */
 #ifndef RK_EXECUTOR_CHECKPOINT_H
 #define RK_EXECUTOR_CHECKPOINT_H
 
@@ -21,18 +21,18 @@ struct rk_checkpoint_facts {
     int64_t step;                /* steps done: the next one has this number */
     int64_t global_batch_tokens; /* a resumed run must keep it: windows of data are counted in it */
     uint64_t seed;
-    char data[512];              /* rk_data_describe */
+    char data[512]; /* rk_data_describe */
 };
 
-/* Collective. Writes a checkpoint into directory (made when absent) and then removes the oldest so that keep remain (0: all).
- * The directory must be on a file system that all ranks see. */
+/* Collective. Writes a checkpoint into directory (made when absent) and then removes the oldest so that keep remain (0:
+ * all). The directory must be on a file system that all ranks see. */
 enum rk_status rk_checkpoint_save(struct rk_trainer *trainer, const struct rk_architecture *architecture,
                                   const char *directory, int64_t keep, const struct rk_checkpoint_facts *facts,
                                   struct rk_error *error);
 
 /* Collective. Loads the checkpoint that `latest` names into the trainer: weights, masters and moments. Another model's
- * checkpoint, another global batch or a newer version is RK_USAGE; a missing, truncated or damaged file RK_ERROR; both name
- * the file. On failure the trainer's state is undefined. */
+ * checkpoint, another global batch or a newer version is RK_USAGE; a missing, truncated or damaged file RK_ERROR; both
+ * name the file. On failure the trainer's state is undefined. */
 enum rk_status rk_checkpoint_load(struct rk_trainer *trainer, const struct rk_architecture *architecture,
                                   const char *directory, struct rk_checkpoint_facts *facts, struct rk_error *error);
 

@@ -29,10 +29,10 @@ int64_t rk_shard_state_values(enum rk_shard_state state);
 /* A run of a tensor in a shard file. */
 struct rk_saved_piece {
     char tensor[64];
-    int64_t first, count;        /* elements of the whole tensor */
+    int64_t first, count; /* elements of the whole tensor */
     enum rk_shard_state state;
-    int64_t offset;              /* bytes from the start of the file */
-    size_t file;                 /* index into the manifest's files */
+    int64_t offset; /* bytes from the start of the file */
+    size_t file;    /* index into the manifest's files */
 };
 
 struct rk_saved_file {

@@ -13,15 +13,15 @@
 
 enum { CHUNK = 1 << 16 };
 
-/* A checkpoint being read. Files are opened and verified when they are first needed, so that a rank under the layout that
- * wrote it reads little more than its own shard's stage. */
+/* A checkpoint being read. Files are opened and verified when they are first needed, so that a rank under the layout
+ * that wrote it reads little more than its own shard's stage. */
 struct reader {
     char folder[PATH_MAX];
     struct rk_manifest manifest;
-    int *descriptors;                /* of each file, -1: not open */
-    struct rk_saved_piece *pieces;   /* of all files, sorted by tensor and place */
+    int *descriptors;              /* of each file, -1: not open */
+    struct rk_saved_piece *pieces; /* of all files, sorted by tensor and place */
     size_t piece_count;
-    int value;                       /* which of a piece's values is read: 0 master, 1 and 2 moments */
+    int value; /* which of a piece's values is read: 0 master, 1 and 2 moments */
 };
 
 static void file_path(const struct reader *reader, size_t file, char path[PATH_MAX]) {
@@ -41,9 +41,9 @@ static enum rk_status find_latest(const char *directory, char folder[PATH_MAX], 
     while (length > 0 && (name[length - 1] == '\n' || name[length - 1] == '\r'))
         name[--length] = '\0';
     if (strlen(name) != length || !rk_checkpoint_folder_step(name, &step))
-        status = rk_fail(error, RK_ERROR,
-                         "%s: does not name a checkpoint; write the name of a folder step-... of this directory into it",
-                         path);
+        status = rk_fail(
+            error, RK_ERROR,
+            "%s: does not name a checkpoint; write the name of a folder step-... of this directory into it", path);
     else if (snprintf(folder, PATH_MAX, "%s/%s", directory, name) >= PATH_MAX)
         status = rk_fail(error, RK_USAGE, "--checkpoint: the name '%.80s...' is too long", directory);
     free(name);
@@ -81,10 +81,10 @@ static enum rk_status check_manifest(const struct reader *reader, const struct r
     if (status == RK_OK)
         status = check_tensors(manifest, &wanted, path, error);
     if (status == RK_OK && manifest->facts.global_batch_tokens != candidate->global_batch_tokens)
-        status = rk_fail(error, RK_USAGE,
-                         "%s: was written with a global batch of %lld tokens, the plan has %lld; plan with the same",
-                         path, (long long)manifest->facts.global_batch_tokens,
-                         (long long)candidate->global_batch_tokens);
+        status =
+            rk_fail(error, RK_USAGE,
+                    "%s: was written with a global batch of %lld tokens, the plan has %lld; plan with the same", path,
+                    (long long)manifest->facts.global_batch_tokens, (long long)candidate->global_batch_tokens);
     rk_tensor_table_free(&wanted);
     return status;
 }

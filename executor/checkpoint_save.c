@@ -88,7 +88,8 @@ struct shard_writer {
     float *values; /* CHUNK */
 };
 
-static enum rk_status write_bytes(struct shard_writer *writer, const void *data, int64_t bytes, struct rk_error *error) {
+static enum rk_status write_bytes(struct shard_writer *writer, const void *data, int64_t bytes,
+                                  struct rk_error *error) {
     rk_sha256_add(&writer->hash, data, (size_t)bytes);
     return rk_atomic_file_write(&writer->file, data, (size_t)bytes, error);
 }

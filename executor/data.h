@@ -1,8 +1,8 @@
 /* What a step is trained on: windows of T + 1 tokens, from a token file or made by a formula.
  *
- * Window n = (step · m + micro) · D + data rank holds tokens n·T to n·T + T inclusive; its inputs are the first T, its targets
- * the last T. A file of L tokens has floor((L - 1) / T) windows and window n is n modulo that number. The windows of a step
- * depend on T only, so every layout of the same T and global batch trains on the same set. */
+ * Window n = (step · m + micro) · D + data rank holds tokens n·T to n·T + T inclusive; its inputs are the first T, its
+ * targets the last T. A file of L tokens has floor((L - 1) / T) windows and window n is n modulo that number. The
+ * windows of a step depend on T only, so every layout of the same T and global batch trains on the same set. */
 #ifndef RK_EXECUTOR_DATA_H
 #define RK_EXECUTOR_DATA_H
 
@@ -13,17 +13,18 @@
 struct rk_data;
 
 struct rk_data_options {
-    const char *path;        /* token file, or NULL: synthetic */
-    int64_t vocabulary;      /* V: every token must be below it */
-    int64_t window_tokens;   /* T */
-    uint64_t seed;           /* of synthetic tokens */
+    const char *path;      /* token file, or NULL: synthetic */
+    int64_t vocabulary;    /* V: every token must be below it */
+    int64_t window_tokens; /* T */
+    uint64_t seed;         /* of synthetic tokens */
 };
 
 /* Opens the tokens. A file too short for one window is RK_USAGE. Close with rk_data_close. */
 enum rk_status rk_data_open(const struct rk_data_options *options, struct rk_data **data, struct rk_error *error);
 void rk_data_close(struct rk_data *data);
 
-/* Tokens of window n into tokens[T + 1]. A token outside the vocabulary is RK_USAGE and named with its place in the file. */
+/* Tokens of window n into tokens[T + 1]. A token outside the vocabulary is RK_USAGE and named with its place in the
+ * file. */
 enum rk_status rk_data_window(const struct rk_data *data, int64_t window, int32_t *tokens, struct rk_error *error);
 
 /* "FILE, 1,048,577 tokens" or "synthetic, seed 1": for people and for the data base. */

@@ -52,16 +52,18 @@ static enum rk_status load_master(struct rk_trainer *trainer, const struct rk_te
     enum rk_status status = RK_OK;
     for (int64_t first = 0; first < piece->count && status == RK_OK; first += CHUNK) {
         int64_t count = part_of(piece->count - first);
-        status = source->read(source->context, program, tensor, piece->global_first + first, count, chunk->values, error);
+        status =
+            source->read(source->context, program, tensor, piece->global_first + first, count, chunk->values, error);
         if (status == RK_OK)
-            status = rk_trainer_write(trainer, master, 0, (piece->shard + first) * (int64_t)sizeof(float), chunk->values,
-                                      count * (int64_t)sizeof(float), error);
+            status = rk_trainer_write(trainer, master, 0, (piece->shard + first) * (int64_t)sizeof(float),
+                                      chunk->values, count * (int64_t)sizeof(float), error);
     }
     return status;
 }
 
 /* Padding must be zero too: it is reduced, squared and updated with the rest. */
-static enum rk_status zero_space(struct rk_trainer *trainer, const struct rk_flat_space *space, struct rk_error *error) {
+static enum rk_status zero_space(struct rk_trainer *trainer, const struct rk_flat_space *space,
+                                 struct rk_error *error) {
     if (space->elements == 0)
         return RK_OK;
     const uint32_t buffers[] = {space->weights, space->gradients, space->master, space->first_moment,
@@ -102,10 +104,10 @@ static enum rk_status read_normal(void *context, const struct rk_program *progra
     (void)program;
     (void)error;
     for (int64_t i = 0; i < count; i++)
-        values[i] = tensor->initial == RK_INIT_ONE    ? 1.0F
-                    : tensor->initial == RK_INIT_ZERO ? 0.0F
-                                                      : (float)(source->standard_deviation *
-                                                                rk_random_normal(stream, (uint64_t)(first + i)));
+        values[i] = tensor->initial == RK_INIT_ONE ? 1.0F
+                    : tensor->initial == RK_INIT_ZERO
+                        ? 0.0F
+                        : (float)(source->standard_deviation * rk_random_normal(stream, (uint64_t)(first + i)));
     return RK_OK;
 }
 

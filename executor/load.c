@@ -24,7 +24,8 @@ static double expert_ratio(const struct counters *counters, int64_t first_rank, 
     return ratio(largest, total, counters->experts);
 }
 
-/* Groups of EP-MP ranks lie one after another inside a stage; within one, destination rank r holds experts r·G to (r+1)·G. */
+/* Groups of EP-MP ranks lie one after another inside a stage; within one, destination rank r holds experts r·G to
+ * (r+1)·G. */
 static double rank_ratio(const struct counters *counters, int64_t first_rank, int64_t ranks, int64_t group) {
     int64_t largest = 0, total = 0, held = counters->experts / group;
     for (int64_t first = first_rank; first < first_rank + ranks; first += group) {

@@ -10,8 +10,8 @@ struct rk_load_summary {
     double requested_expert, kept_expert; /* routes of an expert over all D ranks of the stage */
 };
 
-/* load[world rank][layer][2N + 1], layer up to layers_per_rank: ROUTE_MAP's operand 6 of each rank's routed layers, in order;
- * layers[world rank] tells how many a rank has. */
+/* load[world rank][layer][2N + 1], layer up to layers_per_rank: ROUTE_MAP's operand 6 of each rank's routed layers, in
+ * order; layers[world rank] tells how many a rank has. */
 struct rk_load_summary rk_load_summarise(const struct rk_candidate *candidate, int64_t experts, const int64_t *load,
                                          const int64_t *layers, int64_t layers_per_rank);
 

@@ -26,7 +26,7 @@ struct rk_optimizer_options {
     int64_t decay_steps;          /* the step at which the minimum is reached; used by linear and cosine */
     enum rk_decay decay;
     double beta1, beta2, epsilon;
-    double clip_norm;             /* 0: no clipping */
+    double clip_norm; /* 0: no clipping */
 };
 
 /* Constant 4e-4, betas 0.9 and 0.95, epsilon 1e-8, clipping at 1. */
@@ -35,7 +35,8 @@ struct rk_optimizer_options rk_optimizer_defaults(void);
 /* Learning rate of a step, counted from 0. */
 double rk_learning_rate(const struct rk_optimizer_options *options, int64_t step);
 
-/* The step state that ADAMW reads (model/ops.h). Bias corrections in double, rounded once; step counts from 0, t = step + 1. */
+/* The step state that ADAMW reads (model/ops.h). Bias corrections in double, rounded once; step counts from 0, t = step
+ * + 1. */
 void rk_optimizer_step_state(const struct rk_optimizer_options *options, int64_t step, float state[8]);
 
 #endif

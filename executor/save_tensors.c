@@ -31,7 +31,8 @@ static enum rk_status write_at(int descriptor, const char *path, const void *dat
 }
 
 /* Rank 0: the header and the file's whole size. */
-static enum rk_status create_file(const char *path, const struct rk_text *header, int64_t bytes, struct rk_error *error) {
+static enum rk_status create_file(const char *path, const struct rk_text *header, int64_t bytes,
+                                  struct rk_error *error) {
     int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (descriptor < 0)
         return rk_fail(error, RK_ERROR, "%s: cannot create: %s", path, strerror(errno));
@@ -52,7 +53,8 @@ static enum rk_status copy_values(struct rk_trainer *trainer, uint32_t buffer, i
     for (int64_t done = 0; done < count && status == RK_OK; done += CHUNK) {
         int64_t bytes = (count - done < CHUNK ? count - done : CHUNK) * (int64_t)sizeof *values;
         int64_t begin = done * (int64_t)sizeof *values;
-        status = rk_trainer_read(trainer, buffer, instance, first * (int64_t)sizeof *values + begin, values, bytes, error);
+        status =
+            rk_trainer_read(trainer, buffer, instance, first * (int64_t)sizeof *values + begin, values, bytes, error);
         if (status == RK_OK)
             status = write_at(descriptor, path, values, bytes, offset + begin, error);
     }
@@ -72,10 +74,11 @@ static enum rk_status write_pieces(struct rk_trainer *trainer, enum rk_saved_val
         const struct rk_flat_space *space = rk_tensor_space(program, tensor);
         if (tensor->tied_copy)
             continue;
-        int64_t offset = rk_tensor_table_find(table, tensor->name)->offset + piece->global_first * (int64_t)sizeof(float);
+        int64_t offset =
+            rk_tensor_table_find(table, tensor->name)->offset + piece->global_first * (int64_t)sizeof(float);
         bool masters = values == RK_SAVED_MASTERS;
-        status = copy_values(trainer, masters ? space->master : space->gradients, 0, masters ? piece->shard : piece->flat,
-                             piece->count, descriptor, path, offset, error);
+        status = copy_values(trainer, masters ? space->master : space->gradients, 0,
+                             masters ? piece->shard : piece->flat, piece->count, descriptor, path, offset, error);
     }
     for (size_t i = 0; i < program->tensor_count && status == RK_OK; i++) {
         const struct rk_tensor *tensor = &program->tensors[i];
@@ -91,7 +94,8 @@ static enum rk_status write_own(struct rk_trainer *trainer, enum rk_saved_values
                                 const struct rk_tensor_table *table, const char *path, struct rk_error *error) {
     int descriptor = open(path, O_WRONLY | O_CLOEXEC);
     if (descriptor < 0)
-        return rk_fail(error, RK_ERROR, "%s: cannot open: %s; do all ranks see this file system?", path, strerror(errno));
+        return rk_fail(error, RK_ERROR, "%s: cannot open: %s; do all ranks see this file system?", path,
+                       strerror(errno));
     enum rk_status status = write_pieces(trainer, values, table, descriptor, path, error);
     if (status == RK_OK && fsync(descriptor) != 0)
         status = rk_fail(error, RK_ERROR, "%s: cannot write to the device: %s", path, strerror(errno));

@@ -9,8 +9,8 @@ enum rk_saved_values {
     RK_SAVED_GRADIENTS /* as the last step left them: reduced over all ranks, not clipped */
 };
 
-/* Collective; path must be on a file system that all ranks see. The file holds FP32 tensors and appears whole or not at all.
- * The architecture is needed because a rank's program knows only its stage's tensors. */
+/* Collective; path must be on a file system that all ranks see. The file holds FP32 tensors and appears whole or not at
+ * all. The architecture is needed because a rank's program knows only its stage's tensors. */
 enum rk_status rk_save_tensors(struct rk_trainer *trainer, const struct rk_architecture *architecture,
                                enum rk_saved_values values, const char *path, struct rk_error *error);
 

@@ -1,5 +1,5 @@
-/* Where a rank's optimizer shard lies inside the whole tensors: the one map that initialisation, weight files, checkpoints
- * and gradient dumps share. */
+/* Where a rank's optimizer shard lies inside the whole tensors: the one map that initialisation, weight files,
+ * checkpoints and gradient dumps share. */
 #ifndef RK_EXECUTOR_SHARDS_H
 #define RK_EXECUTOR_SHARDS_H
 
@@ -15,8 +15,8 @@ struct rk_shard_piece {
     size_t tensor;        /* index into the program's tensors */
     int64_t global_first; /* place in the whole tensor (all experts), row major */
     int64_t count;
-    int64_t flat;         /* place in the flat space: weights and gradients */
-    int64_t shard;        /* place in master and moments */
+    int64_t flat;  /* place in the flat space: weights and gradients */
+    int64_t shard; /* place in master and moments */
 };
 
 struct rk_shards {
@@ -24,13 +24,14 @@ struct rk_shards {
     size_t count;
 };
 
-/* All runs of the shard of world_rank, whose stage is the program's. RK_ERROR when memory runs out or when a bucket does not
- * divide by its group (a defect of the lowering). Free with rk_shards_free. */
+/* All runs of the shard of world_rank, whose stage is the program's. RK_ERROR when memory runs out or when a bucket
+ * does not divide by its group (a defect of the lowering). Free with rk_shards_free. */
 enum rk_status rk_shards_make(const struct rk_program *program, int64_t world_rank, struct rk_shards *shards,
                               struct rk_error *error);
 void rk_shards_free(struct rk_shards *shards);
 
-/* Elements of a tensor on one rank, and of the whole tensor: dimension 0 of an expert tensor is spread over EP-MP ranks. */
+/* Elements of a tensor on one rank, and of the whole tensor: dimension 0 of an expert tensor is spread over EP-MP
+ * ranks. */
 int64_t rk_tensor_local_elements(const struct rk_tensor *tensor);
 int64_t rk_tensor_global_elements(const struct rk_program *program, const struct rk_tensor *tensor);
 /* The whole tensor's shape. */

@@ -135,8 +135,7 @@ static enum rk_status check_entries(struct rk_tensor_file *file, int64_t data, i
                            entry->name);
         if (bytes > file_bytes || entry->offset > file_bytes - bytes)
             return rk_fail(error, RK_USAGE, "%s: %s: ends at byte %lld of a file of %lld; is the file cut short?",
-                           file->path, entry->name, (long long)entry->offset + (long long)bytes,
-                           (long long)file_bytes);
+                           file->path, entry->name, (long long)entry->offset + (long long)bytes, (long long)file_bytes);
         end = entry->offset + bytes;
     }
     qsort(file->entries, file->count, sizeof *file->entries, compare_names);
@@ -258,8 +257,8 @@ static enum rk_status read_bf16(const struct rk_tensor_file *file, int64_t offse
                                 struct rk_error *error) {
     uint16_t raw[READ_CHUNK / sizeof(uint16_t)];
     while (count > 0) {
-        int64_t part = count < (int64_t)(READ_CHUNK / sizeof(uint16_t)) ? count
-                                                                          : (int64_t)(READ_CHUNK / sizeof(uint16_t));
+        int64_t part =
+            count < (int64_t)(READ_CHUNK / sizeof(uint16_t)) ? count : (int64_t)(READ_CHUNK / sizeof(uint16_t));
         enum rk_status status = read_bytes(file, raw, part * 2, offset, error);
         if (status != RK_OK)
             return status;
@@ -274,8 +273,8 @@ static enum rk_status read_bf16(const struct rk_tensor_file *file, int64_t offse
     return RK_OK;
 }
 
-enum rk_status rk_tensor_file_read(const struct rk_tensor_file *file, const struct rk_tensor_entry *entry, int64_t first,
-                                   int64_t count, float *values, struct rk_error *error) {
+enum rk_status rk_tensor_file_read(const struct rk_tensor_file *file, const struct rk_tensor_entry *entry,
+                                   int64_t first, int64_t count, float *values, struct rk_error *error) {
     int64_t offset = entry->offset + first * rk_data_type_bytes(entry->type);
     if (entry->type == RK_F32)
         return read_bytes(file, values, count * (int64_t)sizeof *values, offset, error);

@@ -10,8 +10,9 @@ struct rk_tensor_table {
     size_t count;
 };
 
-/* The tensors of every stage, whole shapes, tied copies once: the embedding, the layers in their order, what follows them; by
- * name within a layer, so that the order is that of the model and not of a layout. Free with rk_tensor_table_free. */
+/* The tensors of every stage, whole shapes, tied copies once: the embedding, the layers in their order, what follows
+ * them; by name within a layer, so that the order is that of the model and not of a layout. Free with
+ * rk_tensor_table_free. */
 enum rk_status rk_tensor_table_make(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
                                     bool trained_only, struct rk_tensor_table *table, struct rk_error *error);
 void rk_tensor_table_free(struct rk_tensor_table *table);

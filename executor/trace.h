@@ -1,5 +1,5 @@
-/* Where the time of a step goes: timed events around every op of marked steps, added up by shape and phase, and the exposure
- * of communication on the timeline of the rank. Traced steps are never counted as throughput. */
+/* Where the time of a step goes: timed events around every op of marked steps, added up by shape and phase, and the
+ * exposure of communication on the timeline of the rank. Traced steps are never counted as throughput. */
 #ifndef RK_EXECUTOR_TRACE_H
 #define RK_EXECUTOR_TRACE_H
 
@@ -41,15 +41,16 @@ double rk_stage_account_seconds(const struct rk_stage_time *time, int account);
 /* One traced step: when each op began and ended, in seconds from the step's first event, in order of the schedule. */
 struct rk_trace_step {
     int64_t step;
-    double seconds;        /* of the whole step */
-    double *begin, *end;   /* op_count each; owned */
+    double seconds;      /* of the whole step */
+    double *begin, *end; /* op_count each; owned */
 };
 
 struct rk_trace {
-    size_t op_count;                 /* of a step, all visits */
-    const struct rk_op **ops;        /* of each; owned array */
-    struct rk_event_handle **events; /* begin and end of each op, and one at the start; owned, made by the first traced step */
-    struct rk_trace_step *steps;     /* owned */
+    size_t op_count;          /* of a step, all visits */
+    const struct rk_op **ops; /* of each; owned array */
+    /* Begin and end of each op, and one at the start; owned, made by the first traced step. */
+    struct rk_event_handle **events;
+    struct rk_trace_step *steps; /* owned */
     size_t step_count;
 };
 
@@ -62,9 +63,9 @@ void rk_trace_close(const struct rk_backend *backend, struct rk_trace *trace);
 enum rk_status rk_trace_collect(const struct rk_backend *backend, struct rk_trace *trace, int64_t step, double seconds,
                                 struct rk_error *error);
 
-/* Adds the traced steps up, one row for each (shape, phase, stream) in order of first execution. An op that speaks to other
- * ranks is taken to move data for as long as the fastest execution of its shape took, and to wait for the rest. *accounts is
- * the caller's (free). No traced step: 0 rows. */
+/* Adds the traced steps up, one row for each (shape, phase, stream) in order of first execution. An op that speaks to
+ * other ranks is taken to move data for as long as the fastest execution of its shape took, and to wait for the rest.
+ * *accounts is the caller's (free). No traced step: 0 rows. */
 enum rk_status rk_trace_accounts(const struct rk_trace *trace, struct rk_op_account **accounts, size_t *count,
                                  struct rk_error *error);
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a stream is doing, in the order of who counts when several work at once: time under a kernel is the kernel's, and
- * only what it leaves uncovered is exposed communication. */
+/* What a stream is doing, in the order of who counts when several work at once: time under a kernel is the kernel's,
+ * and only what it leaves uncovered is exposed communication. */
 enum activity {
     ACTIVITY_COMPUTE,
     ACTIVITY_OPTIMIZER,
@@ -62,8 +62,8 @@ static void sweep(struct border *borders, size_t count, double covered[ACTIVITY_
     }
 }
 
-/* Transfers of stage traffic as fast as the fastest of their shape; what an exposed transfer takes longer is a wait for the
- * other stage. */
+/* Transfers of stage traffic as fast as the fastest of their shape; what an exposed transfer takes longer is a wait for
+ * the other stage. */
 static double pipeline_transfer(const struct rk_op_account *accounts, size_t count, double *all) {
     double transfer = 0;
     *all = 0;
@@ -96,8 +96,8 @@ static enum rk_status sweep_steps(const struct rk_trace *trace, double *series, 
         for (size_t i = 0; i < trace->op_count; i++) {
             enum activity activity = activity_of(trace->ops[i]);
             borders[2 * i] = (struct border){step->begin[i], 1, activity};
-            borders[2 * i + 1] = (struct border){step->end[i] > step->begin[i] ? step->end[i] : step->begin[i], -1,
-                                                 activity};
+            borders[2 * i + 1] =
+                (struct border){step->end[i] > step->begin[i] ? step->end[i] : step->begin[i], -1, activity};
         }
         sweep(borders, 2 * trace->op_count, covered);
         for (int a = 0; a < ACTIVITY_COUNT; a++)

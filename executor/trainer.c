@@ -9,12 +9,12 @@ static enum rk_status send_input(struct rk_trainer *trainer, uint32_t buffer, in
                                  int64_t bytes, struct rk_error *error) {
     if (buffer == RK_NO_BUFFER)
         return RK_OK;
-    return trainer->backend->copy(trainer->stream[RK_STREAM_COMPUTE], rk_trainer_address(trainer, buffer, instance), from,
-                                  bytes, RK_COPY_H2D, error);
+    return trainer->backend->copy(trainer->stream[RK_STREAM_COMPUTE], rk_trainer_address(trainer, buffer, instance),
+                                  from, bytes, RK_COPY_H2D, error);
 }
 
-/* Tokens and targets of every micro-batch and the optimizer's state: the only writes of the host, before the first launch.
- * Only compute ops read them, so nothing is waited for; the caller's arrays stand until the step has ended. */
+/* Tokens and targets of every micro-batch and the optimizer's state: the only writes of the host, before the first
+ * launch. Only compute ops read them, so nothing is waited for; the caller's arrays stand until the step has ended. */
 static enum rk_status write_inputs(struct rk_trainer *trainer, const struct rk_step_inputs *inputs,
                                    struct rk_error *error) {
     const struct rk_program *program = trainer->program;
@@ -30,7 +30,8 @@ static enum rk_status write_inputs(struct rk_trainer *trainer, const struct rk_s
     return status;
 }
 
-/* Identifies (step, micro-batch, data rank, layer) alike under every layout: the window's number tells the first three. */
+/* Identifies (step, micro-batch, data rank, layer) alike under every layout: the window's number tells the first three.
+ */
 static uint64_t call_serial(const struct rk_trainer *trainer, int64_t step, const struct rk_visit *visit) {
     if (visit->layer < 0 || visit->micro_batch < 0)
         return 0;
@@ -113,33 +114,45 @@ static enum rk_status synchronize(struct rk_trainer *trainer, struct rk_error *e
     return status;
 }
 
-static enum rk_status read_load(struct rk_trainer *trainer, struct rk_step_result *result, struct rk_error *error) {
+static enum rk_status fetch(struct rk_trainer *trainer, uint32_t buffer, int64_t instance, void *to, int64_t bytes,
+                            struct rk_error *error) {
+    return trainer->backend->copy(trainer->stream[RK_STREAM_COMPUTE], to, rk_trainer_address(trainer, buffer, instance),
+                                  bytes, RK_COPY_D2H, error);
+}
+
+/* The one read of a step: loss sums and load counters, all copies enqueued and waited for once. All streams are empty.
+ */
+static enum rk_status read_back(struct rk_trainer *trainer, double sums[RK_SUM_COUNT], struct rk_step_result *result,
+                                struct rk_error *error) {
     const struct rk_program *program = trainer->program;
+    int64_t bytes = program->load == RK_NO_BUFFER ? 0 : program->buffers[program->load].bytes;
+    int64_t values = bytes / (int64_t)sizeof(int64_t), experts = values / 2;
+    enum rk_status status = fetch(trainer, program->sums, 0, sums, RK_SUM_COUNT * (int64_t)sizeof *sums, error);
+    for (int32_t layer = 0; layer < trainer->load_layers && status == RK_OK; layer++)
+        status = fetch(trainer, program->load, layer, trainer->load + layer * values, bytes, error);
+    if (status == RK_OK)
+        status = trainer->backend->stream_synchronize(trainer->stream[RK_STREAM_COMPUTE],
+                                                      trainer->options.deadline_seconds, error);
     result->requested = 0;
     result->dropped = 0;
-    if (program->load == RK_NO_BUFFER)
-        return RK_OK;
-    int64_t bytes = program->buffers[program->load].bytes;
-    int64_t values = bytes / (int64_t)sizeof(int64_t), experts = values / 2;
-    for (int32_t layer = 0; layer < trainer->load_layers; layer++) {
-        int64_t *load = trainer->load + layer * values;
-        enum rk_status status = rk_trainer_read(trainer, program->load, layer, 0, load, bytes, error);
-        if (status != RK_OK)
-            return status;
+    for (int32_t layer = 0; layer < trainer->load_layers && status == RK_OK; layer++) {
+        const int64_t *load = trainer->load + layer * values;
         for (int64_t expert = 0; expert < experts; expert++)
             result->requested += load[expert];
         result->dropped += load[2 * experts];
     }
-    return RK_OK;
+    return status;
 }
 
-/* Before the first update of a dropless step: did any rank drop a route? All ranks stand between the same two collectives. */
+/* Before the first update of a dropless step: did any rank drop a route? All ranks stand between the same two
+ * collectives. */
 static enum rk_status agree_on_overflow(struct rk_trainer *trainer, struct rk_step_result *result, bool *overflow,
                                         struct rk_error *error) {
     int64_t total = 0;
+    double sums[RK_SUM_COUNT];
     enum rk_status status = synchronize(trainer, error);
     if (status == RK_OK)
-        status = read_load(trainer, result, error);
+        status = read_back(trainer, sums, result, error);
     if (status == RK_OK)
         status = rk_job_all_gather(trainer->job, &result->dropped, sizeof result->dropped, trainer->agreement, error);
     if (status != RK_OK)
@@ -175,18 +188,17 @@ static void count_traffic(struct rk_trainer *trainer, struct rk_step_result *res
 }
 
 static enum rk_status read_results(struct rk_trainer *trainer, struct rk_step_result *result, struct rk_error *error) {
-    double sums[4];
-    enum rk_status status = rk_trainer_read(trainer, trainer->program->sums, 0, 0, sums, sizeof sums, error);
-    if (status == RK_OK)
-        status = read_load(trainer, result, error);
+    double sums[RK_SUM_COUNT];
+    enum rk_status status = read_back(trainer, sums, result, error);
     if (status != RK_OK)
         return status;
-    result->cross_entropy = sums[0];
-    result->balance = sums[1] / (double)trainer->program->windows;
-    result->z = sums[2] / (double)trainer->program->windows;
-    result->gradient_norm = sqrt(sums[3]);
+    result->cross_entropy = sums[RK_SUM_CROSS_ENTROPY];
+    result->balance = sums[RK_SUM_BALANCE] / (double)trainer->program->windows;
+    result->z = sums[RK_SUM_Z] / (double)trainer->program->windows;
+    result->gradient_norm = sqrt(sums[RK_SUM_SQUARED_NORM]);
     count_traffic(trainer, result);
-    if (trainer->options.poison && !isfinite(sums[0] + sums[1] + sums[2] + sums[3]))
+    if (trainer->options.poison &&
+        !isfinite(result->cross_entropy + result->balance + result->z + result->gradient_norm))
         return rk_fail(error, RK_ERROR,
                        "the loss or the gradient norm is not finite while released buffers are poisoned: a buffer was "
                        "read after its release or before its first write, or the run diverged; repeat without "

@@ -1,10 +1,10 @@
 /* The training step: opens a device and interprets a step program on it.
  *
- * All memory of a step is one arena on the device (and one pool in host memory for offload), laid out before. Between the
- * first launch of a step and its last, the host neither waits for the device nor reads from it; tokens, targets and the
- * optimizer's state are written before, loss sums and load are read after. With `dropless` there is one more wait: before
- * the first weight update the count of dropped routes is read and agreed on by all ranks, and when one was dropped nothing
- * is updated, so that the step can be repeated with larger buffers from unchanged state. */
+ * All memory of a step is one arena on the device (and one pool in host memory for offload), laid out before. Between
+ * the first launch of a step and its last, the host neither waits for the device nor reads from it; tokens, targets and
+ * the optimizer's state are written before, loss sums and load are read after. With `dropless` there is one more wait:
+ * before the first weight update the count of dropped routes is read and agreed on by all ranks, and when one was
+ * dropped nothing is updated, so that the step can be repeated with larger buffers from unchanged state. */
 #ifndef RK_EXECUTOR_TRAINER_H
 #define RK_EXECUTOR_TRAINER_H
 
@@ -26,30 +26,31 @@ struct rk_trainer_options {
     double deadline_seconds;       /* of every wait */
     int64_t predicted_arena_bytes; /* by the plan for this stage; -1: there is no plan */
     int64_t predicted_host_bytes;
-    /* Fills every buffer with 0xFF once nothing reads it any more, and the arena before anything is written. A norm that is
-     * not finite is then an error: something read a buffer after its release or before its first write. */
+    /* Fills every buffer with 0xFF once nothing reads it any more, and the arena before anything is written. A norm
+     * that is not finite is then an error: something read a buffer after its release or before its first write. */
     bool poison;
     bool dropless;
 };
 
 /* What a step is given. */
 struct rk_step_inputs {
-    int64_t step;            /* from 0 */
-    const int32_t *windows;  /* m windows of T + 1 tokens of this data rank, micro-batch by micro-batch; needed on the first
-                                and the last stage, may be NULL elsewhere */
-    float state[8];          /* rk_optimizer_step_state */
-    bool traced;             /* time every op: never counted as throughput */
+    int64_t step;           /* from 0 */
+    const int32_t *windows; /* m windows of T + 1 tokens of this data rank, micro-batch by micro-batch; needed on the
+                               first and the last stage, may be NULL elsewhere */
+    float state[8];         /* rk_optimizer_step_state */
+    bool traced;            /* time every op: never counted as throughput */
 };
 
 /* What a step says, all of it read after its end. */
 struct rk_step_result {
-    bool updated;            /* false: routes were dropped and the trainer is dropless */
+    bool updated;                     /* false: routes were dropped and the trainer is dropless */
     double cross_entropy, balance, z; /* means over the global batch; the last two summed over layers */
-    double gradient_norm;    /* before clipping */
-    double seconds;          /* from the first input's copy to the end of the last op, on this rank */
-    double submission_seconds; /* of that, until the last op was enqueued */
-    int64_t requested, dropped; /* routes of this rank, all layers */
-    double remote_bytes, local_bytes; /* sent to other ranks by all transports; rows of the expert exchange that stayed */
+    double gradient_norm;             /* before clipping */
+    double seconds;                   /* from the first input's copy to the end of the last op, on this rank */
+    double submission_seconds;        /* of that, until the last op was enqueued */
+    int64_t requested, dropped;       /* routes of this rank, all layers */
+    double remote_bytes,
+        local_bytes; /* sent to other ranks by all transports; rows of the expert exchange that stayed */
     struct rk_device_counters counters; /* from the first launch to the last */
 };
 
@@ -67,14 +68,15 @@ void rk_trainer_abort(struct rk_trainer *trainer);
 enum rk_status rk_trainer_step(struct rk_trainer *trainer, const struct rk_step_inputs *inputs,
                                struct rk_step_result *result, struct rk_error *error);
 
-/* Load counters of the last step: i64[2N + 1] for each routed layer of the stage in its order (ROUTE_MAP's operand 6). The
- * trainer's. *layers is their number. */
+/* Load counters of the last step: i64[2N + 1] for each routed layer of the stage in its order (ROUTE_MAP's operand 6).
+ * The trainer's. *layers is their number. */
 const int64_t *rk_trainer_load(const struct rk_trainer *trainer, int32_t *layers);
 
 /* The account of the traced steps so far. */
 const struct rk_trace *rk_trainer_trace(const struct rk_trainer *trainer);
 
-/* Copies between host memory and an instance of a buffer, outside steps; blocks. offset and bytes are inside the instance. */
+/* Copies between host memory and an instance of a buffer, outside steps; blocks. offset and bytes are inside the
+ * instance. */
 enum rk_status rk_trainer_write(struct rk_trainer *trainer, uint32_t buffer, int64_t instance, int64_t offset,
                                 const void *from, int64_t bytes, struct rk_error *error);
 enum rk_status rk_trainer_read(struct rk_trainer *trainer, uint32_t buffer, int64_t instance, int64_t offset, void *to,

@@ -41,8 +41,8 @@ struct rk_trainer {
     size_t first_update;             /* the first op that changes masters */
     struct rk_poison_range *poison;  /* in order of the ops */
 
-    int64_t *agreement;              /* one value of each rank */
-    int64_t *load;                   /* of the last step */
+    int64_t *agreement; /* one value of each rank */
+    int64_t *load;      /* of the last step */
     int32_t load_layers;
     double exchange_bytes_per_route;
     int64_t traffic[RK_OP_FAMILY_COUNT]; /* of the transport before the step */

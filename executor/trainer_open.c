@@ -29,7 +29,8 @@ static enum rk_status open_memory(struct rk_trainer *trainer, struct rk_error *e
     enum rk_status status =
         check_prediction("device memory", trainer->options.predicted_arena_bytes, layout->arena_bytes, stage, error);
     if (status == RK_OK)
-        status = check_prediction("host memory", trainer->options.predicted_host_bytes, layout->host_bytes, stage, error);
+        status =
+            check_prediction("host memory", trainer->options.predicted_host_bytes, layout->host_bytes, stage, error);
     if (status == RK_OK)
         status = backend->memory_allocate(trainer->device, layout->arena_bytes, &address, error);
     if (status != RK_OK)
@@ -73,7 +74,8 @@ static enum rk_status open_events(struct rk_trainer *trainer, struct rk_error *e
     return RK_OK;
 }
 
-/* Rows that a kept route sends in a step, in bytes: its dispatches and combines in forward, recomputation and backward. */
+/* Rows that a kept route sends in a step, in bytes: its dispatches and combines in forward, recomputation and backward.
+ */
 static double exchange_bytes_per_route(const struct rk_trainer *trainer) {
     const struct rk_program *program = trainer->program;
     double bytes = 0;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 /* The handle of an event in a visit, or NULL: no event, or a neighbour that the stage does not have. */
-static struct rk_event_handle *resolve_event(const struct rk_trainer *trainer, const struct rk_event_reference *reference,
-                                             const struct rk_visit *visit) {
+static struct rk_event_handle *resolve_event(const struct rk_trainer *trainer,
+                                             const struct rk_event_reference *reference, const struct rk_visit *visit) {
     if (reference->event == RK_NO_EVENT)
         return NULL;
     int64_t instance = rk_program_event_instance(trainer->program, reference, visit);
@@ -141,9 +141,8 @@ static bool is_slot(const struct rk_buffer *buffer) {
 
 static enum rk_status end_slot(const struct rk_trainer *trainer, const struct slot_touch *touch, uint32_t buffer,
                                int64_t instance, struct found_ranges *found, struct rk_error *error) {
-    if (touch->op_plus_1 == 0 ||
-        add_range(found, touch->op_plus_1 - 1, rk_trainer_address(trainer, buffer, instance),
-                  trainer->program->buffers[buffer].bytes))
+    if (touch->op_plus_1 == 0 || add_range(found, touch->op_plus_1 - 1, rk_trainer_address(trainer, buffer, instance),
+                                           trainer->program->buffers[buffer].bytes))
         return RK_OK;
     return rk_fail(error, RK_ERROR, "out of memory for the list of releases");
 }
@@ -185,8 +184,7 @@ static enum rk_status find_slot_ranges(const struct rk_trainer *trainer, struct 
     if (first == NULL)
         return rk_fail(error, RK_ERROR, "out of memory for the list of releases");
     for (size_t b = 0; b < program->buffer_count; b++)
-        first[b + 1] =
-            first[b] + (is_slot(&program->buffers[b]) ? (size_t)program->buffers[b].instance_count : 0);
+        first[b + 1] = first[b] + (is_slot(&program->buffers[b]) ? (size_t)program->buffers[b].instance_count : 0);
     touches = calloc(first[program->buffer_count] + 1, sizeof *touches);
     if (touches == NULL) {
         status = rk_fail(error, RK_ERROR, "out of memory for the list of releases");

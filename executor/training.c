@@ -6,6 +6,7 @@
 #include "executor/initialise.h"
 #include "executor/save_tensors.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,7 +75,8 @@ static enum rk_status resume(struct rk_training *training, struct rk_error *erro
     training->first_step = saved.step;
     describe_run(training, saved.step, &now);
     if (saved.seed != now.seed || strcmp(saved.data, now.data) != 0)
-        rk_log_write(log, RK_LOG_WARNING, "%s: was written with other data (%s, seed %llu): this run is not its continuation",
+        rk_log_write(log, RK_LOG_WARNING,
+                     "%s: was written with other data (%s, seed %llu): this run is not its continuation",
                      options->checkpoint, saved.data, (unsigned long long)saved.seed);
     rk_log_write(log, RK_LOG_INFO, "resumed from %s after step %lld", options->checkpoint, (long long)saved.step);
     return RK_OK;
@@ -87,10 +89,9 @@ static enum rk_status first_weights(struct rk_training *training, struct rk_erro
     if (options->resume && training->job->place.rank == 0)
         rk_log_write(options->log, RK_LOG_WARNING, "%s: holds no checkpoint yet: starting with step 0",
                      options->checkpoint);
-    enum rk_status status =
-        options->load_weights != NULL
-            ? rk_initialise_from_file(training->trainer, options->load_weights, error)
-            : rk_initialise(training->trainer, options->seed, options->standard_deviation, error);
+    enum rk_status status = options->load_weights != NULL
+                                ? rk_initialise_from_file(training->trainer, options->load_weights, error)
+                                : rk_initialise(training->trainer, options->seed, options->standard_deviation, error);
     return rk_job_agree(training->job, status, error);
 }
 
@@ -133,8 +134,8 @@ static enum rk_status share_step(struct rk_training *training, const struct rk_s
         step->copies_to_host += share->copies_to_host;
         step->remote_bytes = busier ? share->remote_bytes : step->remote_bytes;
         step->local_bytes = share->local_bytes > step->local_bytes ? share->local_bytes : step->local_bytes;
-        step->submission_seconds = share->submission_seconds > step->submission_seconds ? share->submission_seconds
-                                                                                        : step->submission_seconds;
+        step->submission_seconds =
+            share->submission_seconds > step->submission_seconds ? share->submission_seconds : step->submission_seconds;
         *interrupted = *interrupted || share->interrupted != 0;
     }
     return RK_OK;
@@ -184,6 +185,18 @@ static enum rk_status take_step(struct rk_training *training, int64_t number, st
     return status;
 }
 
+/* All ranks have the same sums, so all stop here, before a checkpoint could keep what is lost. */
+static enum rk_status check_finite(const struct rk_training *training, const struct rk_training_step *step,
+                                   struct rk_error *error) {
+    if (isfinite(step->loss) && isfinite(step->gradient_norm))
+        return RK_OK;
+    return rk_fail(
+        error, RK_ERROR, "step %lld: loss %g, gradient norm %g: the run has diverged and its weights are lost; %s",
+        (long long)step->step, step->loss, step->gradient_norm,
+        training->options->checkpoint != NULL ? "resume from the checkpoint with a lower learning rate"
+                                              : "start again with a lower learning rate, and with --checkpoint");
+}
+
 static enum rk_status save_checkpoint(struct rk_training *training, int64_t steps_done, struct rk_error *error) {
     const struct rk_training_options *options = training->options;
     struct rk_checkpoint_facts facts;
@@ -202,6 +215,8 @@ static enum rk_status take_steps(struct rk_training *training, const struct rk_t
         status = take_step(training, number, &step, interrupted, error);
         if (status == RK_OK && observer != NULL)
             status = observer->step(observer->context, &step, error);
+        if (status == RK_OK)
+            status = check_finite(training, &step, error);
         if (status != RK_OK)
             return status;
         *steps_done = number + 1;
@@ -221,14 +236,14 @@ static enum rk_status save_files(struct rk_training *training, bool at_end, stru
     const struct rk_training_options *options = training->options;
     enum rk_status status = RK_OK;
     if (!at_end && options->save_weights != NULL)
-        status = rk_save_tensors(training->trainer, training->architecture, RK_SAVED_MASTERS, options->save_weights,
-                                 error);
+        status =
+            rk_save_tensors(training->trainer, training->architecture, RK_SAVED_MASTERS, options->save_weights, error);
     if (at_end && options->save_final != NULL)
         status =
             rk_save_tensors(training->trainer, training->architecture, RK_SAVED_MASTERS, options->save_final, error);
     if (status == RK_OK && at_end && options->dump_gradients != NULL)
-        status = rk_save_tensors(training->trainer, training->architecture, RK_SAVED_GRADIENTS,
-                                 options->dump_gradients, error);
+        status = rk_save_tensors(training->trainer, training->architecture, RK_SAVED_GRADIENTS, options->dump_gradients,
+                                 error);
     return status;
 }
 

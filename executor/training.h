@@ -1,5 +1,5 @@
-/* A training run: weights, data, steps, checkpoints, and what is reported of them. All functions are collective: every rank
- * calls them with the same options. */
+/* A training run: weights, data, steps, checkpoints, and what is reported of them. All functions are collective: every
+ * rank calls them with the same options. */
 #ifndef RK_EXECUTOR_TRAINING_H
 #define RK_EXECUTOR_TRAINING_H
 
@@ -12,23 +12,25 @@
 #include <signal.h>
 
 struct rk_training_options {
-    int64_t steps;                   /* the run ends when this many steps are done, those before a resume included */
-    const char *data;                /* token file, or NULL: synthetic */
-    uint64_t seed;                   /* of weights and synthetic tokens */
-    double standard_deviation;       /* of initial weights */
+    int64_t steps;             /* the run ends when this many steps are done, those before a resume included */
+    const char *data;          /* token file, or NULL: synthetic */
+    uint64_t seed;             /* of weights and synthetic tokens */
+    double standard_deviation; /* of initial weights */
     struct rk_optimizer_options optimizer;
-    int64_t trace_steps;             /* how many steps are traced; at most a third of the steps are */
+    int64_t trace_steps; /* how many steps are traced; at most a third of the steps are */
     bool dropless;
-    const char *checkpoint;          /* directory, or NULL */
-    int64_t checkpoint_every;        /* steps; 0: only at the end */
-    int64_t checkpoint_keep;         /* newest ones that stay; 0: all */
+    const char *checkpoint;   /* directory, or NULL */
+    int64_t checkpoint_every; /* steps; 0: only at the end */
+    int64_t checkpoint_keep;  /* newest ones that stay; 0: all */
     bool resume;
-    /* tensors-1 files, or NULL. Saved: before the first step, and after the last; gradients are those of the last step. */
+    /* tensors-1 files, or NULL. Saved: before the first step, and after the last; gradients are those of the last step.
+     */
     const char *load_weights, *save_weights, *save_final, *dump_gradients;
-    const volatile sig_atomic_t *interrupted; /* not 0: end after this step, with a checkpoint if there is a directory */
+    const volatile sig_atomic_t
+        *interrupted; /* not 0: end after this step, with a checkpoint if there is a directory */
     const struct rk_log *log;
     const int64_t *predicted_arena_bytes, *predicted_host_bytes; /* by the plan, of each stage; or NULL */
-    struct rk_trainer_options trainer; /* its predictions and dropless are filled in */
+    struct rk_trainer_options trainer;                           /* its predictions and dropless are filled in */
 };
 
 /* One step as all ranks together made it. */
@@ -57,19 +59,19 @@ struct rk_rank_report {
     int64_t stage;
     int64_t owner_bytes[RK_OWNER_COUNT]; /* device, as laid out in the arena that was allocated */
     int64_t arena_bytes, host_bytes, driver_bytes;
-    struct rk_stage_time time;           /* from the traced steps; zero without any */
+    struct rk_stage_time time; /* from the traced steps; zero without any */
     int64_t account_count;
 };
 
 struct rk_training_report {
-    struct rk_rank_report *ranks;            /* of each world rank; owned */
-    struct rk_op_account **accounts;         /* [world rank][account_count]; owned */
+    struct rk_rank_report *ranks;    /* of each world rank; owned */
+    struct rk_op_account **accounts; /* [world rank][account_count]; owned */
     int64_t world, first_step, steps_done;
-    double capacity_factor;                  /* at the end: --dropless may have raised it */
+    double capacity_factor; /* at the end: --dropless may have raised it */
 };
 
-/* Runs the candidate of the job. Every rank gets the same report (free with rk_training_report_free). RK_INTERRUPTED leaves a
- * report too. Options that contradict one another are RK_USAGE. */
+/* Runs the candidate of the job. Every rank gets the same report (free with rk_training_report_free). RK_INTERRUPTED
+ * leaves a report too. Options that contradict one another are RK_USAGE. */
 enum rk_status rk_training_run(struct rk_job *job, const struct rk_architecture *architecture,
                                const struct rk_candidate *candidate, const struct rk_training_options *options,
                                const struct rk_training_observer *observer, struct rk_training_report *report,

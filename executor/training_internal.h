@@ -8,17 +8,17 @@ struct rk_training {
     struct rk_job *job;
     const struct rk_architecture *architecture;
     const struct rk_training_options *options;
-    struct rk_candidate candidate;     /* --dropless raises its capacity */
+    struct rk_candidate candidate; /* --dropless raises its capacity */
     struct rk_program *program;
     struct rk_memory_layout layout;
     struct rk_trainer *trainer;
     struct rk_data *data;
-    int32_t *windows;                  /* m windows of T + 1 tokens; NULL on stages that need none */
+    int32_t *windows; /* m windows of T + 1 tokens; NULL on stages that need none */
     int64_t first_step;
-    int64_t load_layers;               /* the most routed layers of any rank */
-    int64_t *load_counts;              /* routed layers of each rank */
-    int64_t *load_mine, *load_all;     /* counters of this rank and of all; NULL without routed layers */
-    struct rk_step_share *shares;      /* one of each rank */
+    int64_t load_layers;           /* the most routed layers of any rank */
+    int64_t *load_counts;          /* routed layers of each rank */
+    int64_t *load_mine, *load_all; /* counters of this rank and of all; NULL without routed layers */
+    struct rk_step_share *shares;  /* one of each rank */
 };
 
 /* What ranks tell one another after a step. */

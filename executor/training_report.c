@@ -43,8 +43,8 @@ enum rk_status rk_training_share_load(struct rk_training *training, struct rk_lo
     int64_t bytes = load_values(training) * (int64_t)sizeof(int64_t);
     if (layers > 0)
         memcpy(training->load_mine, load, (size_t)(layers * bytes));
-    enum rk_status status = rk_job_all_gather(training->job, training->load_mine, training->load_layers * bytes,
-                                              training->load_all, error);
+    enum rk_status status =
+        rk_job_all_gather(training->job, training->load_mine, training->load_layers * bytes, training->load_all, error);
     if (status == RK_OK)
         *summary = rk_load_summarise(&training->candidate, training->architecture->experts, training->load_all,
                                      training->load_counts, training->load_layers);

@@ -17,8 +17,8 @@ enum rk_status rk_training_open_stage(struct rk_training *training, bool predict
     if (status == RK_OK)
         status = rk_memory_layout_make(training->program, &training->layout, error);
     if (status == RK_OK)
-        status = rk_trainer_open(training->job, training->program, &training->layout, &trainer, &training->trainer,
-                                 error);
+        status =
+            rk_trainer_open(training->job, training->program, &training->layout, &trainer, &training->trainer, error);
     if (status != RK_OK)
         rk_training_close_stage(training);
     return status;
@@ -70,8 +70,8 @@ static enum rk_status keep_state(struct rk_training *training, struct kept_buffe
         list[i].copy = malloc((size_t)list[i].bytes);
         if (list[i].copy == NULL)
             return rk_fail(error, RK_ERROR, "--dropless: out of host memory for a copy of the state");
-        status = rk_trainer_read(training->trainer, list[i].buffer, list[i].instance, 0, list[i].copy, list[i].bytes,
-                                 error);
+        status =
+            rk_trainer_read(training->trainer, list[i].buffer, list[i].instance, 0, list[i].copy, list[i].bytes, error);
     }
     return status;
 }
@@ -109,10 +109,11 @@ enum rk_status rk_training_grow(struct rk_training *training, struct rk_error *e
     rk_training_close_stage(training);
     training->candidate.capacity_factor = wanted < largest ? wanted : largest;
     if (training->job->place.rank == 0)
-        rk_log_write(training->options->log, RK_LOG_WARNING,
-                     "routes were dropped: the step is repeated with capacity factor %.4g; memory and time are no longer "
-                     "those of the plan",
-                     training->candidate.capacity_factor);
+        rk_log_write(
+            training->options->log, RK_LOG_WARNING,
+            "routes were dropped: the step is repeated with capacity factor %.4g; memory and time are no longer "
+            "those of the plan",
+            training->candidate.capacity_factor);
     status = rk_training_open_stage(training, false, error);
     if (status == RK_OK)
         status = restore_state(training, list, count, error);

@@ -29,8 +29,12 @@ static struct rk_comparison_row *add_row(struct maker *maker, const char *level,
         maker->capacity = wanted;
     }
     struct rk_comparison_row *row = &made->rows[made->row_count++];
-    *row = (struct rk_comparison_row){
-        .stage = stage, .predicted = NAN, .measured = NAN, .relative_uncertainty = NAN, .tolerance = NAN, .within = true};
+    *row = (struct rk_comparison_row){.stage = stage,
+                                      .predicted = NAN,
+                                      .measured = NAN,
+                                      .relative_uncertainty = NAN,
+                                      .tolerance = NAN,
+                                      .within = true};
     snprintf(row->level, sizeof row->level, "%s", level);
     snprintf(row->name, sizeof row->name, "%s", name);
     snprintf(row->unit, sizeof row->unit, "%s", unit);
@@ -94,9 +98,9 @@ static bool is_account(const struct rk_run_op_row *row) {
 /* Which rows of ops belong to a line of the comparison. */
 struct selection {
     int64_t stage;
-    const char *phase;                 /* NULL: any */
-    enum rk_op_family family;          /* RK_OP_FAMILY_COUNT: any */
-    enum rk_op_kind kind;              /* RK_OP_KIND_COUNT: any */
+    const char *phase;        /* NULL: any */
+    enum rk_op_family family; /* RK_OP_FAMILY_COUNT: any */
+    enum rk_op_kind kind;     /* RK_OP_KIND_COUNT: any */
 };
 
 /* Busy seconds, as the simulator counts them: waiting for other ranks is no work of the op. NaN without a row. */
@@ -110,8 +114,7 @@ static double measured_busy(const struct rk_compare_input *input, const struct s
         if (is_account(row) || row->rank != -1 || kind == RK_OP_KIND_COUNT)
             continue;
         found = true;
-        if (row->stage != selection->stage ||
-            (selection->phase != NULL && strcmp(selection->phase, row->phase) != 0) ||
+        if (row->stage != selection->stage || (selection->phase != NULL && strcmp(selection->phase, row->phase) != 0) ||
             (selection->family != RK_OP_FAMILY_COUNT && rk_op_family(kind) != selection->family) ||
             (selection->kind != RK_OP_KIND_COUNT && kind != selection->kind))
             continue;
@@ -175,9 +178,10 @@ static int32_t deciding_stage(const struct rk_plan *plan) {
     return best;
 }
 
-/* What would make the step's difference vanish if this kind's cost rows alone were wrong, and what they are found to be. */
-static void explain_op(const struct rk_comparison *made, const struct rk_plan_term *term, double measured, int64_t count,
-                       char *note, size_t size) {
+/* What would make the step's difference vanish if this kind's cost rows alone were wrong, and what they are found to
+ * be. */
+static void explain_op(const struct rk_comparison *made, const struct rk_plan_term *term, double measured,
+                       int64_t count, char *note, size_t size) {
     double missing = made->measured_seconds - made->predicted_seconds;
     double needed = term->seconds > 0 ? 1 + missing / term->seconds : NAN;
     int used = 0;

@@ -1,8 +1,8 @@
 /* Predicted against measured: a plan held against a run of it.
  *
  * Measured are the run's rows: the step is the median of the untraced steps after the warm-up, ops come from the traced
- * steps, memory from what each rank allocated. Errors are signed: predicted / measured - 1, so that negative means that the
- * run took longer than planned. */
+ * steps, memory from what each rank allocated. Errors are signed: predicted / measured - 1, so that negative means that
+ * the run took longer than planned. */
 #ifndef RK_REPORT_COMPARE_H
 #define RK_REPORT_COMPARE_H
 
@@ -18,17 +18,17 @@ struct rk_compare_input {
     size_t op_count;
     const struct rk_run_memory_row *memory;
     size_t memory_count;
-    double tolerance;          /* of the step time, relative; NaN: none */
+    double tolerance; /* of the step time, relative; NaN: none */
 };
 
 struct rk_comparison {
     double predicted_seconds, measured_seconds; /* of the step; measured NaN without a counted step */
-    double low, high;          /* 95 % interval of the measured median (order statistics) */
+    double low, high;                           /* 95 % interval of the measured median (order statistics) */
     size_t counted_steps, traced_steps;
-    int32_t deciding_stage;    /* whose ops the plan's terms are: the one with the longest predicted work */
+    int32_t deciding_stage;            /* whose ops the plan's terms are: the one with the longest predicted work */
     int64_t memory_rows, memory_exact; /* rows of device and host memory, and those predicted to the byte */
-    bool within;               /* the step's error is inside the tolerance, or there is none */
-    struct rk_comparison_row *rows; /* levels "step", "account", "phase", "family", "op", "memory"; owned */
+    bool within;                       /* the step's error is inside the tolerance, or there is none */
+    struct rk_comparison_row *rows;    /* levels "step", "account", "phase", "family", "op", "memory"; owned */
     size_t row_count;
 };
 

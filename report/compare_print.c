@@ -95,7 +95,8 @@ void rk_comparison_print(const struct rk_comparison *comparison, struct rk_text 
                    uncertainty_cell(step->relative_uncertainty, uncertainty), step->origin,
                    seconds_cell(step->measured, measured), error_cell(step, error));
     if (!isnan(step->tolerance))
-        rk_text_format(text, ", %s the tolerance of %.1f %%", step->within ? "within" : "OUTSIDE", 100 * step->tolerance);
+        rk_text_format(text, ", %s the tolerance of %.1f %%", step->within ? "within" : "OUTSIDE",
+                       100 * step->tolerance);
     rk_text_format(text, "\n      %s; %zu traced steps give the rest\n", step->note, comparison->traced_steps);
     rk_text_format(text, "memory: %lld of %lld accounts predicted to the byte\n", (long long)comparison->memory_exact,
                    (long long)comparison->memory_rows);

@@ -1,6 +1,7 @@
 /* Writes the plan of a given candidate on standard output, so that tests of `run` need no calibration:
  *     make_plan CONFIG.json key=value...
- * with pp, virtual, ep, d, tokens, seq, batch, recompute, offload, capacity, type, backend. Prices come from one flat rate. */
+ * with pp, virtual, ep, d, tokens, seq, batch, recompute, offload, capacity, type, backend. Prices come from one flat
+ * rate. */
 #include "model/plan.h"
 
 #include <math.h>
@@ -30,9 +31,9 @@ static bool read_wish(const char *word, struct wishes *wishes) {
     const struct {
         const char *key;
         long long *value;
-    } numbers[] = {{"pp", &wishes->pp}, {"virtual", &wishes->virtual_stages}, {"ep", &wishes->ep}, {"d", &wishes->d},
-                   {"tokens", &wishes->tokens}, {"seq", &wishes->seq}, {"batch", &wishes->batch},
-                   {"offload", &wishes->offload}};
+    } numbers[] = {{"pp", &wishes->pp},       {"virtual", &wishes->virtual_stages}, {"ep", &wishes->ep},
+                   {"d", &wishes->d},         {"tokens", &wishes->tokens},          {"seq", &wishes->seq},
+                   {"batch", &wishes->batch}, {"offload", &wishes->offload}};
     const char *equals = strchr(word, '=');
     size_t length = equals != NULL ? (size_t)(equals - word) : 0;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
@@ -81,8 +82,17 @@ static struct rk_machine make_machine(const struct rk_candidate *candidate) {
 }
 
 int main(int argc, char **argv) {
-    struct wishes wishes = {.pp = 1, .virtual_stages = 1, .ep = 1, .d = 1, .tokens = 64, .seq = 32, .batch = 512,
-                            .capacity = 2, .recompute = "none", .type = "f32", .backend = "cpu"};
+    struct wishes wishes = {.pp = 1,
+                            .virtual_stages = 1,
+                            .ep = 1,
+                            .d = 1,
+                            .tokens = 64,
+                            .seq = 32,
+                            .batch = 512,
+                            .capacity = 2,
+                            .recompute = "none",
+                            .type = "f32",
+                            .backend = "cpu"};
     struct rk_error error = {0};
     struct rk_architecture architecture;
     struct rk_candidate candidate;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # reckon run and reckon compare from outside.
+# shellcheck disable=SC2154 # bats sets status, output and stderr
 load common
 
 # plan NAME key=value... : a plan of the tiny OLMoE in NAME.
@@ -192,7 +193,9 @@ assert all(abs(x - y) <= 2e-6 * abs(x) for u, v in zip(a, b) for x, y in zip(u, 
     local process=$!
     while ! grep -q '^ *3 ' killed.log; do sleep 0.1; done
     local victim
-    victim=$(pgrep -P $process | tail -1)
+    # The youngest child is the last rank.
+    victim=$(awk -v parent=$process '{ pid = $1; sub(/^.*\) /, ""); if ($2 == parent && pid > last) last = pid }
+        END { print last }' /proc/[0-9]*/stat 2> /dev/null)
     kill -KILL "$victim"
     local code=0
     wait $process || code=$?

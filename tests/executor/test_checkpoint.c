@@ -1,5 +1,5 @@
-/* Checkpoints: resumed runs have the bits of uninterrupted ones, any layout reads what any other wrote, and what is broken or
- * foreign is refused by name. */
+/* Checkpoints: resumed runs have the bits of uninterrupted ones, any layout reads what any other wrote, and what is
+ * broken or foreign is refused by name. */
 #include "training_case.h"
 
 #include "base/text.h"
@@ -49,8 +49,13 @@ static struct training_case stopped(const struct training_case *like, int64_t st
 static void resume_has_the_same_bits(void **state) {
     (void)state;
     for (int m = 0; m < 3; m++) {
-        struct training_case like = {.model = m == 0 ? model_olmoe : m == 1 ? model_qwen3 : model_glm4, .pipeline = 2,
-                                     .expert_parallel = 2, .data_parallel = 2, .type = m == 1 ? RK_BF16 : RK_F32};
+        struct training_case like = {.model = m == 0   ? model_olmoe
+                                              : m == 1 ? model_qwen3
+                                                       : model_glm4,
+                                     .pipeline = 2,
+                                     .expert_parallel = 2,
+                                     .data_parallel = 2,
+                                     .type = m == 1 ? RK_BF16 : RK_F32};
         folder_remove(directory);
         run_whole(&like, 6);
         struct training_case test = stopped(&like, 2);
@@ -68,8 +73,8 @@ static void resume_has_the_same_bits(void **state) {
     }
 }
 
-/* Saved under one layout, read under the next and saved again: not a bit of the state changes, and the run that the last
- * layout goes on with is the one that the first would have gone on with. */
+/* Saved under one layout, read under the next and saved again: not a bit of the state changes, and the run that the
+ * last layout goes on with is the one that the first would have gone on with. */
 static void any_layout_reads_any_other(void **state) {
     (void)state;
     static const struct {
@@ -77,8 +82,11 @@ static void any_layout_reads_any_other(void **state) {
     } layouts[] = {{1, 1, 2, 2}, {1, 1, 1, 1}, {2, 1, 1, 1}, {4, 1, 2, 2}, {2, 2, 2, 2},
                    {1, 1, 4, 4}, {1, 1, 1, 4}, {2, 1, 2, 4}, {1, 1, 2, 2}};
     for (int m = 0; m < 3; m++) {
-        struct training_case like = {.model = m == 0 ? model_olmoe : m == 1 ? model_qwen3 : model_glm4,
-                                     .expert_parallel = 2, .data_parallel = 2};
+        struct training_case like = {.model = m == 0   ? model_olmoe
+                                              : m == 1 ? model_qwen3
+                                                       : model_glm4,
+                                     .expert_parallel = 2,
+                                     .data_parallel = 2};
         folder_remove(directory);
         struct training_case test = stopped(&like, 2);
         test.final = whole;
@@ -131,8 +139,8 @@ static void precision_may_change(void **state) {
 
 static void oldest_are_removed(void **state) {
     (void)state;
-    struct training_case test = {.model = model_olmoe, .steps = 7, .checkpoint = directory, .checkpoint_every = 1,
-                                 .checkpoint_keep = 3};
+    struct training_case test = {
+        .model = model_olmoe, .steps = 7, .checkpoint = directory, .checkpoint_every = 1, .checkpoint_keep = 3};
     folder_remove(directory);
     case_run_well(&test, outcome);
     assert_int_equal(count_folders(), 3);
@@ -155,8 +163,8 @@ static void a_directory_is_not_overwritten(void **state) {
 
 /* Makes a checkpoint of two ranks after two steps. */
 static struct training_case fresh_checkpoint(void) {
-    struct training_case test = {.model = model_olmoe, .expert_parallel = 2, .data_parallel = 2, .steps = 2,
-                                 .checkpoint = directory};
+    struct training_case test = {
+        .model = model_olmoe, .expert_parallel = 2, .data_parallel = 2, .steps = 2, .checkpoint = directory};
     folder_remove(directory);
     case_run_well(&test, outcome);
     test.resume = true;

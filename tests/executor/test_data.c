@@ -4,8 +4,8 @@
 #include "executor/optimizer_options.h"
 #include "executor/tensor_file.h"
 #include "executor/token_file.h"
-#include "training_case.h"
 #include "tests/test.h"
+#include "training_case.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -183,21 +183,36 @@ static void hostile_tensor_files_are_refused(void **state) {
         {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n", "ends early"},
         {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\"}\n", "shape"},
         {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [], \"dtype\": \"f32\","
-         " \"offset\": 200}\n", "dimensions"},
-        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [0], \"dtype\": \"f32\","
-         " \"offset\": 200}\n", "shape[0]"},
-        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [-4], \"dtype\": \"f32\","
-         " \"offset\": 200}\n", "shape[0]"},
-        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [1e12, 1e12], \"dtype\": "
-         "\"f32\", \"offset\": 200}\n", "shape[1]"},
-        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": \"f64\","
-         " \"offset\": 200}\n", "f64"},
-        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": \"f32\","
-         " \"offset\": 8}\n", "over the header"},
-        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": \"f32\","
-         " \"offset\": 1e15}\n", "ends at byte"},
-        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": \"f32\","
-         " \"offset\": 1e300}\n", "offset"},
+         " \"offset\": 200}\n",
+         "dimensions"},
+        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [0], \"dtype\": "
+         "\"f32\","
+         " \"offset\": 200}\n",
+         "shape[0]"},
+        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [-4], \"dtype\": "
+         "\"f32\","
+         " \"offset\": 200}\n",
+         "shape[0]"},
+        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [1e12, 1e12], "
+         "\"dtype\": "
+         "\"f32\", \"offset\": 200}\n",
+         "shape[1]"},
+        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": "
+         "\"f64\","
+         " \"offset\": 200}\n",
+         "f64"},
+        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": "
+         "\"f32\","
+         " \"offset\": 8}\n",
+         "over the header"},
+        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": "
+         "\"f32\","
+         " \"offset\": 1e15}\n",
+         "ends at byte"},
+        {"{\"format\": \"tensors-1\", \"count\": 1, \"data\": 64}\n{\"name\": \"a\", \"shape\": [4], \"dtype\": "
+         "\"f32\","
+         " \"offset\": 1e300}\n",
+         "offset"},
     };
     char path[128];
     struct rk_tensor_file file;

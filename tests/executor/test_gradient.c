@@ -1,10 +1,10 @@
 /* The gradient of the whole model against finite differences of its loss: embedding, blocks, head and auxiliary losses
- * together. Every op is checked element by element in the kernels' tests; here each tensor is moved along its own gradient
- * and along a random direction, so that a term left out of the chain shows.
+ * together. Every op is checked element by element in the kernels' tests; here each tensor is moved along its own
+ * gradient and along a random direction, so that a term left out of the chain shows.
  *
- * Routes are fixed (uniform), because the loss jumps where a route changes. The forward is FP32: a loss near 8 is known to
- * about 1e-6, and two central differences cancel the third-order term (Richardson). The bound is 0.5 % of the derivative, or of
- * a tenth of the gradient's length where the direction is nearly level. */
+ * Routes are fixed (uniform), because the loss jumps where a route changes. The forward is FP32: a loss near 8 is known
+ * to about 1e-6, and two central differences cancel the third-order term (Richardson). The bound is 0.5 % of the
+ * derivative, or of a tenth of the gradient's length where the direction is nearly level. */
 #include "training_case.h"
 
 #include "base/random.h"
@@ -29,11 +29,18 @@ struct fixture {
 };
 
 static void fixture_open(struct fixture *fixture, const char *model) {
-    struct training_case test = {.model = model, .routing = RK_ROUTING_UNIFORM, .global_batch = MICRO_BATCHES * TOKENS,
-                                 .tokens = TOKENS, .balance_coefficient = 0.5, .z_coefficient = 0.05};
-    struct rk_trainer_options options = {.backend = rk_backend_cpu(), .transport = rk_transport_shm(),
-                                         .deadline_seconds = 30, .predicted_arena_bytes = -1,
-                                         .predicted_host_bytes = -1, .poison = true};
+    struct training_case test = {.model = model,
+                                 .routing = RK_ROUTING_UNIFORM,
+                                 .global_batch = MICRO_BATCHES * TOKENS,
+                                 .tokens = TOKENS,
+                                 .balance_coefficient = 0.5,
+                                 .z_coefficient = 0.05};
+    struct rk_trainer_options options = {.backend = rk_backend_cpu(),
+                                         .transport = rk_transport_shm(),
+                                         .deadline_seconds = 30,
+                                         .predicted_arena_bytes = -1,
+                                         .predicted_host_bytes = -1,
+                                         .poison = true};
     struct rk_place place = {.launcher = RK_LAUNCHER_SINGLE, .world = 1};
     struct rk_error error = {0};
     case_architecture(&test, &fixture->architecture);
@@ -93,13 +100,14 @@ static void check_direction(struct fixture *fixture, const struct rk_tensor *ten
     }
     double wide =
         (loss_at(fixture, tensor, direction, 2 * step) - loss_at(fixture, tensor, direction, -2 * step)) / (4 * step);
-    double narrow = (loss_at(fixture, tensor, direction, step) - loss_at(fixture, tensor, direction, -step)) / (2 * step);
+    double narrow =
+        (loss_at(fixture, tensor, direction, step) - loss_at(fixture, tensor, direction, -step)) / (2 * step);
     double found = (4 * narrow - wide) / 3;
     /* Rounding of the loss, over the step. */
     double noise = 2e-6 / step;
     if (!(fabs(found - wanted) <= 0.005 * fmax(fabs(wanted), 0.1 * sqrt(steepness)) + noise))
-        fail_msg("%s along %s: the loss changes by %g, the gradient says %g (its length is %g)", tensor->name, which, found,
-                 wanted, sqrt(steepness));
+        fail_msg("%s along %s: the loss changes by %g, the gradient says %g (its length is %g)", tensor->name, which,
+                 found, wanted, sqrt(steepness));
 }
 
 static void check_tensor(struct fixture *fixture, const struct rk_tensor *tensor) {

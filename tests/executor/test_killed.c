@@ -1,5 +1,5 @@
-/* Ranks killed at random instants: peers learn of it at once and say which rank is gone, and the resumed run ends with the bits
- * of an undisturbed one. */
+/* Ranks killed at random instants: peers learn of it at once and say which rank is gone, and the resumed run ends with
+ * the bits of an undisturbed one. */
 #include "training_case.h"
 
 #include "base/clock.h"
@@ -34,8 +34,8 @@ static void sleep_seconds(double seconds) {
     nanosleep(&time, NULL);
 }
 
-/* Starts the run, kills one rank after a while, and waits for all. *killed: whether it was killed before its end. Returns
- * seconds from the kill to the end of the last rank. */
+/* Starts the run, kills one rank after a while, and waits for all. *killed: whether it was killed before its end.
+ * Returns seconds from the kill to the end of the last rank. */
 static double run_and_kill(struct killed_run *run, int victim, double after, bool *killed) {
     pid_t processes[RANKS_MAX];
     int results[RANKS_MAX], world = case_world(&run->test);
@@ -54,8 +54,12 @@ static double run_and_kill(struct killed_run *run, int victim, double after, boo
 static void fifty_kills_lose_nothing(void **state) {
     (void)state;
     struct killed_run run = {.outcome = outcome,
-                             .test = {.model = model_olmoe, .pipeline = 2, .expert_parallel = 2, .data_parallel = 2,
-                                      .steps = STEPS, .deadline = DEADLINE}};
+                             .test = {.model = model_olmoe,
+                                      .pipeline = 2,
+                                      .expert_parallel = 2,
+                                      .data_parallel = 2,
+                                      .steps = STEPS,
+                                      .deadline = DEADLINE}};
     run.test.final = whole;
     double begin = rk_clock_seconds();
     case_run_well(&run.test, outcome);
@@ -105,8 +109,12 @@ static void fifty_kills_lose_nothing(void **state) {
 static void peers_name_the_lost_rank(void **state) {
     (void)state;
     struct killed_run run = {.outcome = outcome,
-                             .test = {.model = model_olmoe, .pipeline = 2, .expert_parallel = 2, .data_parallel = 2,
-                                      .steps = 100000, .deadline = DEADLINE}};
+                             .test = {.model = model_olmoe,
+                                      .pipeline = 2,
+                                      .expert_parallel = 2,
+                                      .data_parallel = 2,
+                                      .steps = 100000,
+                                      .deadline = DEADLINE}};
     bool killed = false;
     double ended = run_and_kill(&run, 2, 0.6, &killed);
     assert_true(killed);

@@ -1,11 +1,11 @@
-/* Layout does not change the mathematics: the same global batch under every division of the model and the batch over ranks
- * gives the same loss, gradient norm and gradients within FP32 rounding; recomputation, offload, tracing and repetition give
- * the same bits.
+/* Layout does not change the mathematics: the same global batch under every division of the model and the batch over
+ * ranks gives the same loss, gradient norm and gradients within FP32 rounding; recomputation, offload, tracing and
+ * repetition give the same bits.
  *
- * Bound: sums over ranks and micro-batches are taken in another order, so an element may differ by a few roundings of the
- * largest partial sums. Measured over these cases the largest difference is below 2e-6 of the largest element of its tensor;
- * 1e-5 (84 units of FP32 rounding) is the bound of the test. A wrong factor, a lost micro-batch or a dropped route is many
- * orders above it. */
+ * Bound: sums over ranks and micro-batches are taken in another order, so an element may differ by a few roundings of
+ * the largest partial sums. Measured over these cases the largest difference is below 2e-6 of the largest element of
+ * its tensor; 1e-5 (84 units of FP32 rounding) is the bound of the test. A wrong factor, a lost micro-batch or a
+ * dropped route is many orders above it. */
 #include "training_case.h"
 
 #include "tests/test.h"
@@ -56,11 +56,12 @@ static void check_layout(const char *name, const struct training_case *like) {
         if (relative(step->loss, want->loss) > 1e-6 || relative(step->balance, want->balance) > 1e-6 ||
             relative(step->z, want->z) > 1e-5 || relative(step->gradient_norm, want->gradient_norm) > BOUND ||
             step->dropped != want->dropped || step->routes != want->routes)
-            fail_msg("%s, step %d: loss %.9g for %.9g, balance %.9g for %.9g, z %.9g for %.9g, norm %.9g for %.9g, routes "
-                     "%lld (%lld dropped) for %lld (%lld)",
-                     name, i, step->loss, want->loss, step->balance, want->balance, step->z, want->z,
-                     step->gradient_norm, want->gradient_norm, (long long)step->routes, (long long)step->dropped,
-                     (long long)want->routes, (long long)want->dropped);
+            fail_msg(
+                "%s, step %d: loss %.9g for %.9g, balance %.9g for %.9g, z %.9g for %.9g, norm %.9g for %.9g, routes "
+                "%lld (%lld dropped) for %lld (%lld)",
+                name, i, step->loss, want->loss, step->balance, want->balance, step->z, want->z, step->gradient_norm,
+                want->gradient_norm, (long long)step->routes, (long long)step->dropped, (long long)want->routes,
+                (long long)want->dropped);
     }
     double difference = file_difference(wanted, gradients, worst);
     if (!(difference <= BOUND))
@@ -142,17 +143,26 @@ static void policies_keep_the_bits(void **state) {
         int offload;
         int64_t trace_steps;
     } policies[] = {
-        {"again", RK_RECOMPUTE_NONE, 0, 0},         {"traced", RK_RECOMPUTE_NONE, 0, 1},
-        {"attention", RK_RECOMPUTE_ATTENTION, 0, 0}, {"block", RK_RECOMPUTE_BLOCK, 0, 0},
-        {"offload 50", RK_RECOMPUTE_NONE, 50, 0},   {"offload 100", RK_RECOMPUTE_NONE, 100, 0},
+        {"again", RK_RECOMPUTE_NONE, 0, 0},
+        {"traced", RK_RECOMPUTE_NONE, 0, 1},
+        {"attention", RK_RECOMPUTE_ATTENTION, 0, 0},
+        {"block", RK_RECOMPUTE_BLOCK, 0, 0},
+        {"offload 50", RK_RECOMPUTE_NONE, 50, 0},
+        {"offload 100", RK_RECOMPUTE_NONE, 100, 0},
         {"block, offload 100", RK_RECOMPUTE_BLOCK, 100, 0},
         {"attention, offload 60", RK_RECOMPUTE_ATTENTION, 60, 0},
     };
     static const char *const models[] = {"olmoe", "qwen3", "glm4"};
     for (int m = 0; m < 3; m++) {
         char gradients[128], final[128], kept_gradients[128], kept_final[128];
-        struct training_case test = {.model = m == 0 ? model_olmoe : m == 1 ? model_qwen3 : model_glm4,
-                                     .pipeline = 2, .expert_parallel = 2, .data_parallel = 2, .steps = 3, .poison = true};
+        struct training_case test = {.model = m == 0   ? model_olmoe
+                                              : m == 1 ? model_qwen3
+                                                       : model_glm4,
+                                     .pipeline = 2,
+                                     .expert_parallel = 2,
+                                     .data_parallel = 2,
+                                     .steps = 3,
+                                     .poison = true};
         in_folder(kept_gradients, "kept-gradients");
         in_folder(kept_final, "kept-final");
         in_folder(gradients, "gradients");
@@ -200,8 +210,13 @@ static void bf16_layouts_agree_roughly(void **state) {
 static void bf16_is_repeatable(void **state) {
     (void)state;
     char first[128], second[128];
-    struct training_case test = {.model = model_qwen3, .type = RK_BF16, .poison = true, .steps = 3,
-                                 .pipeline = 2, .expert_parallel = 2, .data_parallel = 2};
+    struct training_case test = {.model = model_qwen3,
+                                 .type = RK_BF16,
+                                 .poison = true,
+                                 .steps = 3,
+                                 .pipeline = 2,
+                                 .expert_parallel = 2,
+                                 .data_parallel = 2};
     in_folder(first, "first");
     in_folder(second, "second");
     test.final = first;
@@ -231,12 +246,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(olmoe_layouts),
-        cmocka_unit_test(qwen3_layouts),
-        cmocka_unit_test(glm4_layouts),
-        cmocka_unit_test(random_routes_are_those_of_the_window),
-        cmocka_unit_test(policies_keep_the_bits),
-        cmocka_unit_test(bf16_layouts_agree_roughly),
+        cmocka_unit_test(olmoe_layouts),          cmocka_unit_test(qwen3_layouts),
+        cmocka_unit_test(glm4_layouts),           cmocka_unit_test(random_routes_are_those_of_the_window),
+        cmocka_unit_test(policies_keep_the_bits), cmocka_unit_test(bf16_layouts_agree_roughly),
         cmocka_unit_test(bf16_is_repeatable),
     };
     return cmocka_run_group_tests_name("layouts", tests, set_up, tear_down);

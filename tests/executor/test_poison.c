@@ -1,5 +1,5 @@
-/* A buffer that is reused too early must not go unseen: released buffers are filled with NaN, and layouts with one seeded
- * overlap, on a pipeline with two live micro-batches, are caught by that, and by the proof of the layout. */
+/* A buffer that is reused too early must not go unseen: released buffers are filled with NaN, and layouts with one
+ * seeded overlap, on a pipeline with two live micro-batches, are caught by that, and by the proof of the layout. */
 #include "training_case.h"
 
 #include "executor/data.h"
@@ -60,9 +60,12 @@ static void seed(const struct defect *defect, struct rk_memory_layout *layout) {
 
 static enum rk_status take_step(struct stage *stage, struct rk_job *job, const struct poisoned_run *run,
                                 struct rk_step_result *result, struct rk_error *error) {
-    struct rk_trainer_options options = {.backend = rk_backend_cpu(), .transport = rk_transport_shm(),
-                                         .deadline_seconds = 30, .predicted_arena_bytes = -1,
-                                         .predicted_host_bytes = -1, .poison = run->poison};
+    struct rk_trainer_options options = {.backend = rk_backend_cpu(),
+                                         .transport = rk_transport_shm(),
+                                         .deadline_seconds = 30,
+                                         .predicted_arena_bytes = -1,
+                                         .predicted_host_bytes = -1,
+                                         .poison = run->poison};
     struct rk_data_options tokens = {.vocabulary = 48, .window_tokens = 32, .seed = 1};
     struct rk_optimizer_options optimizer = rk_optimizer_defaults();
     struct rk_step_inputs inputs = {.step = 0};

@@ -1,4 +1,5 @@
-/* Routes at the edges: experts and ranks that get nothing, ties, drops and their repetition, and no host in the loop. */
+/* Routes at the edges: experts and ranks that get nothing, ties, drops and their repetition, and no host in the loop.
+ */
 #include "training_case.h"
 
 #include "executor/tensor_file.h"
@@ -105,8 +106,11 @@ static void empty_experts_get_no_gradient(void **state) {
         change_tensor(weights, "embed", mark_tokens, 0);
         change_tensor(weights, "blocks.0.moe.wr", allow_set, set);
         for (int w = 0; w < 3; w++) {
-            struct training_case test = {.model = model_four_experts, .expert_parallel = widths[w],
-                                         .data_parallel = widths[w], .load_weights = weights, .gradients = gradients,
+            struct training_case test = {.model = model_four_experts,
+                                         .expert_parallel = widths[w],
+                                         .data_parallel = widths[w],
+                                         .load_weights = weights,
+                                         .gradients = gradients,
                                          .poison = true};
             case_run_well(&test, outcome);
             assert_int_equal(outcome->step[0].dropped, 0);
@@ -125,7 +129,8 @@ static void empty_experts_get_no_gradient(void **state) {
     }
 }
 
-/* A router of zeros: every score is tied, ties go to the lower expert, so all routes go to experts 0 and 1 of rank 0. */
+/* A router of zeros: every score is tied, ties go to the lower expert, so all routes go to experts 0 and 1 of rank 0.
+ */
 static void tied_weights(void) {
     char name[64];
     first_weights(model_olmoe);
@@ -138,8 +143,12 @@ static void tied_weights(void) {
 static void all_tokens_to_one_rank(void **state) {
     (void)state;
     tied_weights();
-    struct training_case test = {.model = model_olmoe, .expert_parallel = 4, .data_parallel = 4, .capacity = 1.25,
-                                 .load_weights = weights, .poison = true};
+    struct training_case test = {.model = model_olmoe,
+                                 .expert_parallel = 4,
+                                 .data_parallel = 4,
+                                 .capacity = 1.25,
+                                 .load_weights = weights,
+                                 .poison = true};
     case_run_well(&test, outcome);
     /* 4 sources of 32 tokens x 2 routes, 2 micro-batches, 4 layers; 80 rows for the one rank that is asked. */
     int64_t requested = INT64_C(4) * 32 * 2 * 2 * 4, kept = INT64_C(80) * 2 * 4;
@@ -154,8 +163,13 @@ static void ties_are_routed_once(void **state) {
     (void)state;
     static const enum rk_recompute policies[] = {RK_RECOMPUTE_ATTENTION, RK_RECOMPUTE_BLOCK};
     tied_weights();
-    struct training_case test = {.model = model_olmoe, .expert_parallel = 2, .data_parallel = 2, .capacity = 1.5,
-                                 .load_weights = weights, .gradients = gradients, .poison = true};
+    struct training_case test = {.model = model_olmoe,
+                                 .expert_parallel = 2,
+                                 .data_parallel = 2,
+                                 .capacity = 1.5,
+                                 .load_weights = weights,
+                                 .gradients = gradients,
+                                 .poison = true};
     case_run_well(&test, outcome);
     test.gradients = other;
     for (int p = 0; p < 2; p++) {
@@ -173,8 +187,14 @@ static void ties_are_routed_once(void **state) {
 static void dropless_repeats_the_step(void **state) {
     (void)state;
     tied_weights();
-    struct training_case test = {.model = model_olmoe, .expert_parallel = 4, .data_parallel = 4, .capacity = 4,
-                                 .load_weights = weights, .final = gradients, .steps = 3, .poison = true};
+    struct training_case test = {.model = model_olmoe,
+                                 .expert_parallel = 4,
+                                 .data_parallel = 4,
+                                 .capacity = 4,
+                                 .load_weights = weights,
+                                 .final = gradients,
+                                 .steps = 3,
+                                 .poison = true};
     case_run_well(&test, outcome);
     test.capacity = 1;
     test.dropless = true;
@@ -190,8 +210,8 @@ static void dropless_repeats_the_step(void **state) {
 
 static void dropless_leaves_fitting_steps_alone(void **state) {
     (void)state;
-    struct training_case test = {.model = model_olmoe, .expert_parallel = 2, .data_parallel = 2, .capacity = 2,
-                                 .final = gradients, .steps = 2};
+    struct training_case test = {
+        .model = model_olmoe, .expert_parallel = 2, .data_parallel = 2, .capacity = 2, .final = gradients, .steps = 2};
     case_run_well(&test, outcome);
     test.dropless = true;
     test.final = other;
@@ -200,12 +220,12 @@ static void dropless_leaves_fitting_steps_alone(void **state) {
     assert_true(files_equal(gradients, other));
 }
 
-/* Between a step's first launch and its last the host neither waits nor reads, whatever is offloaded; with learned routes,
- * expert parallelism and pipeline. */
+/* Between a step's first launch and its last the host neither waits nor reads, whatever is offloaded; with learned
+ * routes, expert parallelism and pipeline. */
 static void no_host_in_the_loop(void **state) {
     (void)state;
-    struct training_case test = {.model = model_olmoe, .pipeline = 2, .expert_parallel = 2, .data_parallel = 2,
-                                 .steps = 3, .trace_steps = 1};
+    struct training_case test = {
+        .model = model_olmoe, .pipeline = 2, .expert_parallel = 2, .data_parallel = 2, .steps = 3, .trace_steps = 1};
     case_run_well(&test, outcome);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(outcome->step[i].host_waits, 0);
@@ -225,8 +245,13 @@ static void no_host_in_the_loop(void **state) {
 /* Two thousand short steps with exchange and reduction on different streams. */
 static void two_thousand_steps(void **state) {
     (void)state;
-    struct training_case test = {.model = model_four_experts, .expert_parallel = 2, .data_parallel = 4, .tokens = 16,
-                                 .global_batch = 64, .steps = 2000, .learning_rate = 1e-3};
+    struct training_case test = {.model = model_four_experts,
+                                 .expert_parallel = 2,
+                                 .data_parallel = 4,
+                                 .tokens = 16,
+                                 .global_batch = 64,
+                                 .steps = 2000,
+                                 .learning_rate = 1e-3};
     case_run_well(&test, outcome);
     assert_int_equal(outcome->steps, 2000);
     for (int i = 0; i < CASE_STEPS_MAX; i++)

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static char folder[64];
 
@@ -20,6 +21,61 @@ static void one_rank_learns(void **state) {
     print_message("loss %.4f -> %.4f\n", outcome->step[0].loss, outcome->step[29].loss);
     assert_true(fabs(outcome->step[0].cross_entropy - log(48)) < 0.2);
     assert_true(outcome->step[29].loss < outcome->step[0].loss - 0.3);
+    outcome_free(outcome);
+}
+
+/* A diverged run ends with what happened, on every rank, and no checkpoint of it is written over the good one. */
+static void a_diverged_run_stops(void **state) {
+    (void)state;
+    char directory[128], latest[160];
+    struct training_outcome *outcome = outcome_make();
+    struct training_case test = {.model = model_olmoe,
+                                 .data_parallel = 2,
+                                 .steps = 20,
+                                 .learning_rate = 1e30,
+                                 .checkpoint = directory,
+                                 .checkpoint_every = 1};
+    snprintf(directory, sizeof directory, "%s/diverged", folder);
+    case_run(&test, outcome);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(outcome->status[rank], RK_ERROR);
+        assert_non_null(strstr(outcome->message[rank], "diverged"));
+    }
+    snprintf(latest, sizeof latest, "%s/step-%08lld", directory, (long long)outcome->steps);
+    assert_int_not_equal(access(latest, F_OK), 0);
+    snprintf(latest, sizeof latest, "%s/step-%08lld", directory, (long long)outcome->steps - 1);
+    assert_int_equal(access(latest, F_OK), 0);
+    outcome_free(outcome);
+}
+
+/* The accounts of traced steps: every op is counted once, and their sums are the phases' and fit into the step. */
+static void traced_steps_add_up(void **state) {
+    (void)state;
+    struct training_outcome *outcome = outcome_make();
+    struct training_case test = {
+        .model = model_olmoe, .pipeline = 2, .expert_parallel = 2, .data_parallel = 2, .steps = 12, .trace_steps = 3};
+    case_run_well(&test, outcome);
+    int traced = 0;
+    for (int i = 0; i < 12; i++)
+        traced += outcome->step[i].traced;
+    assert_int_equal(traced, 3);
+    for (int rank = 0; rank < 4; rank++) {
+        const struct rk_stage_time *time = &outcome->ranks[rank].time;
+        double phases = 0, families = 0, accounts = 0;
+        for (int phase = 0; phase < RK_PHASE_COUNT; phase++)
+            phases += time->phase[phase];
+        for (int family = 0; family < RK_OP_FAMILY_COUNT; family++)
+            families += time->family[family];
+        for (int account = 0; account < RK_STAGE_ACCOUNT_COUNT; account++) {
+            assert_true(rk_stage_account_seconds(time, account) >= 0);
+            accounts += rk_stage_account_seconds(time, account);
+        }
+        assert_true(outcome->ranks[rank].account_count > 20);
+        assert_true(fabs(phases - families) < 1e-9 && phases > 0);
+        assert_true(fabs(accounts - time->total) < 0.2 * time->total);
+        assert_true(time->compute > 0 && time->exposed_exchange > 0 && time->optimizer > 0);
+        assert_true(time->phase[RK_PHASE_RECOMPUTE] == 0);
+    }
     outcome_free(outcome);
 }
 
@@ -38,6 +94,8 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_learns),
+        cmocka_unit_test(a_diverged_run_stops),
+        cmocka_unit_test(traced_steps_add_up),
     };
     return cmocka_run_group_tests_name("training", tests, set_up, tear_down);
 }

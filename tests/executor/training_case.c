@@ -92,7 +92,8 @@ void case_candidate(const struct training_case *test, const struct rk_architectu
 }
 
 struct training_outcome *outcome_make(void) {
-    void *memory = mmap(NULL, sizeof(struct training_outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *memory =
+        mmap(NULL, sizeof(struct training_outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(memory != MAP_FAILED);
     return memory;
 }
@@ -161,8 +162,7 @@ int case_rank(const struct training_case *test, struct training_outcome *outcome
     struct rk_job *job = rank_meet(place, deadline);
     struct observed observed = {test, outcome, place->rank == 0};
     struct rk_training_observer observer = {note_step, &observed};
-    outcome->status[place->rank] =
-        rk_training_run(job, architecture, &candidate, &options, &observer, &report, &error);
+    outcome->status[place->rank] = rk_training_run(job, architecture, &candidate, &options, &observer, &report, &error);
     snprintf(outcome->message[place->rank], sizeof outcome->message[0], "%s", error.text);
     if (report.ranks != NULL && place->rank == 0) {
         memcpy(outcome->ranks, report.ranks, (size_t)report.world * sizeof *report.ranks);

@@ -8,34 +8,34 @@
 enum { CASE_STEPS_MAX = 64 };
 
 /* Models of a few thousand parameters, each with other parts of the forward. */
-extern const char *const model_olmoe;    /* 4 layers, 8 experts, top 2, q/k norm over the full width, untied head */
-extern const char *const model_qwen3;    /* GQA, q/k norm of each head, tied embedding, normalised top k, a dense layer */
-extern const char *const model_glm4;     /* sigmoid scores with bias, a shared expert, dense first layer */
+extern const char *const model_olmoe; /* 4 layers, 8 experts, top 2, q/k norm over the full width, untied head */
+extern const char *const model_qwen3; /* GQA, q/k norm of each head, tied embedding, normalised top k, a dense layer */
+extern const char *const model_glm4;  /* sigmoid scores with bias, a shared expert, dense first layer */
 
 struct training_case {
     const char *model;
     int pipeline, virtual_stages, expert_parallel, data_parallel; /* 0 counts as 1 */
-    int64_t tokens, sequence, global_batch;  /* 0: 32, 16, 256 */
+    int64_t tokens, sequence, global_batch;                       /* 0: 32, 16, 256 */
     enum rk_recompute recompute;
     int offload_percent;
     enum rk_data_type type;
-    double capacity;                         /* 0: none can be dropped */
+    double capacity; /* 0: none can be dropped */
     enum rk_routing routing;
-    const int16_t *chunk_layers;             /* NULL: even */
-    int64_t logits_chunk, bucket_bytes;      /* 0: defaults */
-    int64_t steps;                           /* 0: 1 */
+    const int16_t *chunk_layers;        /* NULL: even */
+    int64_t logits_chunk, bucket_bytes; /* 0: defaults */
+    int64_t steps;                      /* 0: 1 */
     int64_t trace_steps;
     bool poison, dropless;
-    const char *data;                        /* NULL: synthetic */
+    const char *data; /* NULL: synthetic */
     const char *checkpoint;
     int64_t checkpoint_every, checkpoint_keep;
     bool resume;
     const char *load_weights, *initial, *gradients, *final; /* files, or NULL */
-    double learning_rate;                    /* 0: 1e-3 */
-    double standard_deviation;               /* 0: 0.05 */
-    double deadline;                         /* 0: 30 */
-    double balance_coefficient, z_coefficient; /* 0: 0.01, 0.001 */
-    int64_t file_limit;                      /* bytes that a rank's files may have after its first step; 0: no limit */
+    double learning_rate;                                   /* 0: 1e-3 */
+    double standard_deviation;                              /* 0: 0.05 */
+    double deadline;                                        /* 0: 30 */
+    double balance_coefficient, z_coefficient;              /* 0: 0.01, 0.001 */
+    int64_t file_limit; /* bytes that a rank's files may have after its first step; 0: no limit */
 };
 
 /* Lives in memory that all ranks share. */
@@ -66,8 +66,8 @@ void case_run_well(const struct training_case *test, struct training_outcome *ou
 /* In a rank: what case_run runs. */
 int case_rank(const struct training_case *test, struct training_outcome *outcome, const struct rk_place *place);
 
-/* Largest difference of any element of two tensors-1 files with the same tensors, over the largest magnitude of its tensor.
- * *worst (64 characters, may be NULL) names the tensor. Not a number counts as infinite. */
+/* Largest difference of any element of two tensors-1 files with the same tensors, over the largest magnitude of its
+ * tensor. *worst (64 characters, may be NULL) names the tensor. Not a number counts as infinite. */
 double file_difference(const char *left, const char *right, char *worst);
 /* Whether two files have the same bytes. */
 bool files_equal(const char *left, const char *right);

@@ -1,4 +1,5 @@
-/* A comparison made by hand: medians, signed errors, waits that are no work, factors that explain, memory to the byte. */
+/* A comparison made by hand: medians, signed errors, waits that are no work, factors that explain, memory to the byte.
+ */
 #include "report/compare.h"
 
 #include "base/json.h"
@@ -23,7 +24,8 @@ struct fixture {
 
 static struct rk_run_op_row op_row(int64_t stage, const char *kind, const char *phase, int64_t count, double total,
                                    double wait) {
-    struct rk_run_op_row row = {.rank = -1, .stage = stage, .count = count, .total_seconds = total, .wait_seconds = wait};
+    struct rk_run_op_row row = {
+        .rank = -1, .stage = stage, .count = count, .total_seconds = total, .wait_seconds = wait};
     snprintf(row.kind, sizeof row.kind, "%s", kind);
     snprintf(row.phase, sizeof row.phase, "%s", phase);
     return row;
@@ -50,10 +52,16 @@ static void fixture_make(struct fixture *made) {
     made->stages[1].family[RK_OP_FAMILY_GEMM] = 0.5;
     made->plan.terms = made->terms;
     made->plan.term_count = 2;
-    made->terms[0] = (struct rk_plan_term){.kind = RK_OP_GEMM_FORWARD, .count = 10, .seconds = 0.5,
-                                           .relative_uncertainty = 0.02, .origin = RK_ORIGIN_MEASURED};
-    made->terms[1] = (struct rk_plan_term){.kind = RK_OP_RECEIVE, .count = 4, .seconds = 0.1,
-                                           .relative_uncertainty = 0.1, .origin = RK_ORIGIN_EXTRAPOLATED};
+    made->terms[0] = (struct rk_plan_term){.kind = RK_OP_GEMM_FORWARD,
+                                           .count = 10,
+                                           .seconds = 0.5,
+                                           .relative_uncertainty = 0.02,
+                                           .origin = RK_ORIGIN_MEASURED};
+    made->terms[1] = (struct rk_plan_term){.kind = RK_OP_RECEIVE,
+                                           .count = 4,
+                                           .seconds = 0.1,
+                                           .relative_uncertainty = 0.1,
+                                           .origin = RK_ORIGIN_EXTRAPOLATED};
     for (int i = 0; i < STEPS; i++)
         made->steps[i] = (struct rk_step_row){.step = i, .seconds = i < 2 ? 9.0 : 1.24 + 0.01 * (i - 5), .tokens = 1};
     made->steps[5].traced = true;
@@ -66,9 +74,14 @@ static void fixture_make(struct fixture *made) {
     made->memory[0] = memory_row(0, "weights", 1000, 1000);
     made->memory[1] = memory_row(3, "all", 5000, 5001);
     made->memory[2] = memory_row(3, "driver", -1, 7000);
-    made->input = (struct rk_compare_input){.plan = &made->plan, .steps = made->steps, .step_count = STEPS,
-                                            .ops = made->ops, .op_count = 5, .memory = made->memory,
-                                            .memory_count = 3, .tolerance = NAN};
+    made->input = (struct rk_compare_input){.plan = &made->plan,
+                                            .steps = made->steps,
+                                            .step_count = STEPS,
+                                            .ops = made->ops,
+                                            .op_count = 5,
+                                            .memory = made->memory,
+                                            .memory_count = 3,
+                                            .tolerance = NAN};
 }
 
 static const struct rk_comparison_row *find(const struct rk_comparison *comparison, const char *level, const char *name,
