@@ -156,8 +156,7 @@ static enum rk_status check_batch(const struct rk_candidate *candidate, struct r
 
 static enum rk_status check_experts(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
                                     struct rk_error *error) {
-    enum rk_status status =
-        check_divides("EP-MP", candidate->expert_parallel, "D", candidate->data_parallel, error);
+    enum rk_status status = check_divides("EP-MP", candidate->expert_parallel, "D", candidate->data_parallel, error);
     if (status != RK_OK)
         return status;
     if (architecture->moe_layers == 0)
@@ -175,8 +174,8 @@ static enum rk_status check_chunks(const struct rk_architecture *architecture, c
     for (int chunk = 0; chunk < chunks; chunk++) {
         layers += candidate->chunk_layers[chunk];
         if (candidate->chunk_layers[chunk] < 1)
-            return rk_fail(error, RK_USAGE, "chunk %d of %d has %d layers; every chunk needs at least one", chunk, chunks,
-                           candidate->chunk_layers[chunk]);
+            return rk_fail(error, RK_USAGE, "chunk %d of %d has %d layers; every chunk needs at least one", chunk,
+                           chunks, candidate->chunk_layers[chunk]);
     }
     if (layers == architecture->layers)
         return RK_OK;

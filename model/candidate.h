@@ -1,4 +1,5 @@
-/* A candidate configuration: the decision variables of a training run, and the layout of ranks that follows from them. */
+/* A candidate configuration: the decision variables of a training run, and the layout of ranks that follows from them.
+ */
 #ifndef RK_MODEL_CANDIDATE_H
 #define RK_MODEL_CANDIDATE_H
 
@@ -21,7 +22,7 @@ enum rk_recompute {
 #define RK_RECOMPUTE_KIND(name, text) RK_RECOMPUTE_##name,
     RK_RECOMPUTE_TABLE(RK_RECOMPUTE_KIND)
 #undef RK_RECOMPUTE_KIND
-    RK_RECOMPUTE_COUNT
+        RK_RECOMPUTE_COUNT
 };
 const char *rk_recompute_name(enum rk_recompute policy);
 enum rk_recompute rk_recompute_from_name(const char *name); /* RK_RECOMPUTE_COUNT if none */
@@ -39,16 +40,17 @@ struct rk_candidate {
     int64_t sequence;            /* S */
     int64_t global_batch_tokens; /* T · D · m */
     enum rk_recompute recompute;
-    int32_t offload_percent;     /* of the activation bytes kept per block, 0 to 100 */
-    enum rk_data_type type;      /* of weights and activations */
+    int32_t offload_percent; /* of the activation bytes kept per block, 0 to 100 */
+    enum rk_data_type type;  /* of weights and activations */
     enum rk_backend_kind backend;
-    double capacity_factor;      /* receive rows R = min(ceil(c·T·K), M·T·K) */
+    double capacity_factor; /* receive rows R = min(ceil(c·T·K), M·T·K) */
     enum rk_routing routing;
-    int64_t logits_chunk_tokens; /* rows of logits alive at once in the loss; divides T */
-    int64_t bucket_bytes;        /* FP32 gradient bytes of a reduction bucket, at least one layer's */
+    int64_t logits_chunk_tokens;               /* rows of logits alive at once in the loss; divides T */
+    int64_t bucket_bytes;                      /* FP32 gradient bytes of a reduction bucket, at least one layer's */
     double balance_coefficient, z_coefficient; /* weights of the auxiliary losses */
     double weight_decay;
-    /* Layers of chunk c of the model, c = virtual_stage · pipeline + stage. The sum is the architecture's layer count. */
+    /* Layers of chunk c of the model, c = virtual_stage · pipeline + stage. The sum is the architecture's layer count.
+     */
     int16_t chunk_layers[RK_STAGES_MAX * RK_VIRTUAL_STAGES_MAX];
 };
 
@@ -59,12 +61,13 @@ int64_t rk_candidate_micro_batches(const struct rk_candidate *candidate);
 /* Receive rows R. */
 int64_t rk_candidate_receive_rows(const struct rk_architecture *architecture, const struct rk_candidate *candidate);
 
-/* Fills the variables that no search varies: one virtual stage when 0, logits chunk (the largest divisor of T up to 1,024
- * tokens, at least one sequence is not required), bucket size 250 MiB, loss coefficients 0.01 and 0.001, weight decay 0.1. */
+/* Fills the variables that no search varies: one virtual stage when 0, logits chunk (the largest divisor of T up to
+ * 1,024 tokens, at least one sequence is not required), bucket size 250 MiB, loss coefficients 0.01 and 0.001, weight
+ * decay 0.1. */
 void rk_candidate_defaults(struct rk_candidate *candidate);
 
-/* Spreads the layers over the chunks as evenly as they go; earlier chunks take the remainder from the second one on, so that
- * the first (embedding) and the last (head) are never the heaviest when there is a choice. */
+/* Spreads the layers over the chunks as evenly as they go; earlier chunks take the remainder from the second one on, so
+ * that the first (embedding) and the last (head) are never the heaviest when there is a choice. */
 void rk_candidate_even_chunks(const struct rk_architecture *architecture, struct rk_candidate *candidate);
 
 /* Divisibility and ranges. RK_USAGE with the variable, what it is and what it must divide. */
@@ -77,8 +80,8 @@ struct rk_rank_place {
 };
 struct rk_rank_place rk_candidate_place(const struct rk_candidate *candidate, int64_t world_rank);
 
-/* World ranks of a group as seen from world_rank, in group order; returns the number (at most capacity are written) and this
- * rank's index in it. For pipeline peers the group is the one peer. */
+/* World ranks of a group as seen from world_rank, in group order; returns the number (at most capacity are written) and
+ * this rank's index in it. For pipeline peers the group is the one peer. */
 int64_t rk_candidate_group(const struct rk_candidate *candidate, int64_t world_rank, enum rk_group_kind group,
                            int64_t *ranks, int64_t capacity, int64_t *index);
 

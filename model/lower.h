@@ -1,11 +1,12 @@
-/* What the files of the lowering share: the program under construction, the sizes and shapes of a block, and the buffers and
- * events that the step's parts hand to one another. Private to model/lower_*.c.
+/* What the files of the lowering share: the program under construction, the sizes and shapes of a block, and the
+ * buffers and events that the step's parts hand to one another. Private to model/lower_*.c.
  *
- * Order between streams. Ops are written in program order, and a wait means the latest record before it in that order. So two
- * events carry all traffic between the compute and the exchange stream: `compute`, recorded by the last compute op before
- * an op of another stream that needs it and by the last compute op of every segment, and `exchange`, recorded by every
- * exchange op. Values of visit scope end with their segment: an exchange op with which a segment ends records `tail`, for
- * which the first compute op of every segment waits; the first exchange op of a segment waits for `compute`. */
+ * Order between streams. Ops are written in program order, and a wait means the latest record before it in that order.
+ * So two events carry all traffic between the compute and the exchange stream: `compute`, recorded by the last compute
+ * op before an op of another stream that needs it and by the last compute op of every segment, and `exchange`, recorded
+ * by every exchange op. Values of visit scope end with their segment: an exchange op with which a segment ends records
+ * `tail`, for which the first compute op of every segment waits; the first exchange op of a segment waits for
+ * `compute`. */
 #ifndef RK_MODEL_LOWER_H
 #define RK_MODEL_LOWER_H
 
@@ -55,16 +56,16 @@ enum rk_site {
     RK_SITE_COUNT
 };
 
-/* Which policies keep a value of a block from forward to backward; the others recompute it inside the backward visit. */
+/* Which policies keep a value of a block from forward to backward; the others recompute it inside the backward one. */
 enum rk_keep {
-    RK_KEEP_NEVER,      /* lives within a visit under every policy */
-    RK_KEEP_WHOLE,      /* kept under none; recomputed under attention and block */
-    RK_KEEP_PARTIAL,    /* kept under none and attention; recomputed under block */
-    RK_KEEP_ALWAYS      /* routes: never recomputed */
+    RK_KEEP_NEVER,   /* lives within a visit under every policy */
+    RK_KEEP_WHOLE,   /* kept under none; recomputed under attention and block */
+    RK_KEEP_PARTIAL, /* kept under none and attention; recomputed under block */
+    RK_KEEP_ALWAYS   /* routes: never recomputed */
 };
 
-/* The values of a block. X(field, owner, kinds, keep, op kind, site, operand): the size is that operand's. A field is a buffer
- * "dense.<field>" or "moe.<field>". The gradient of a value has the value's name behind "d_". */
+/* The values of a block. X(field, owner, kinds, keep, op kind, site, operand): the size is that operand's. A field is a
+ * buffer "dense.<field>" or "moe.<field>". The gradient of a value has the value's name behind "d_". */
 #define RK_VALUE_TABLE(X)                                                                                              \
     X(attention_normed, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, NORM, 2)                                            \
     X(attention_rstd, ACTIVATIONS, BOTH, WHOLE, RMSNORM_FORWARD, NORM, 3)                                              \
@@ -125,7 +126,7 @@ enum rk_value {
     RK_VALUE_COUNT
 };
 
-/* Where the values of a kind of block lie: buffers by field name or by enum rk_value; RK_NO_BUFFER for what it lacks. */
+/* Where the values of a kind of block lie: buffers by field name or by enum rk_value; RK_NO_BUFFER where it is absent. */
 struct rk_block_values {
     uint32_t input; /* the block's input; the same buffer for both kinds */
     union {
@@ -138,8 +139,9 @@ struct rk_block_values {
     };
 };
 
-/* Parameters of a layer. The rest are biases, sinks, gates and further norms, which are counted and held but which no op reads:
- * architectures that have them are planned, not run. In their order inside the flat spaces. X(field, name, kinds, expert, decayed) */
+/* Parameters of a layer. The rest are biases, sinks, gates and further norms, which are counted and held but which no
+ * op reads: architectures that have them are planned, not run. In their order inside the flat spaces. X(field, name,
+ * kinds, expert, decayed) */
 #define RK_PARAMETER_TABLE(X)                                                                                          \
     X(wqkv, "attn.wqkv", BOTH, false, true)                                                                            \
     X(wq_down, "attn.wq_a", BOTH, false, true)                                                                         \
@@ -211,18 +213,18 @@ struct rk_lowering {
     int64_t tokens, hidden, vocabulary, micro_batches;
     int64_t act_bytes; /* of one activation value */
     struct rk_op_shape shape[RK_SITE_COUNT];
-    uint8_t kinds;     /* block kinds that this stage has */
+    uint8_t kinds; /* block kinds that this stage has */
     bool first_stage, last_stage;
 
     /* Buffers. Forward and backward differ where a value is offloaded in between. */
     struct rk_block_values forward[2], backward[2]; /* by enum rk_block */
     struct rk_parameter_views weight, gradient;
-    uint32_t route_bias;    /* moe.bias or RK_NO_BUFFER */
-    uint32_t outgoing;      /* the chunk's output on its way to the next stage */
-    uint32_t stream;        /* the gradient of the block's output, then of its input: one buffer through a chunk's backward */
+    uint32_t route_bias; /* moe.bias or RK_NO_BUFFER */
+    uint32_t outgoing;   /* the chunk's output on its way to the next stage */
+    uint32_t stream; /* the gradient of the block's output, then of its input: one buffer through a chunk's backward */
     uint32_t head_input, head_normed, head_rstd, head_logits;
     struct rk_offload_place offload[2][RK_VALUE_COUNT + 1]; /* [kind][value] */
-    int64_t *bucket_ready;  /* [bucket]: see rk_lower_parameters; owned */
+    int64_t *bucket_ready;                                  /* [bucket]: see rk_lower_parameters; owned */
 
     /* Events. */
     uint16_t compute, exchange, tail, input_received, input_free, outgoing_sent, stream_received, stream_free, reduced;
@@ -231,10 +233,10 @@ struct rk_lowering {
     /* The segment and the op under construction. */
     enum rk_phase phase;
     struct rk_op *op, dropped_op;
-    int32_t workspaces[RK_OP_KIND_COUNT];           /* ops with workspace so far in this segment */
-    bool staging_awaited[RK_STREAM_COUNT][2], reload_awaited; /* so far in this segment; [stream][layer shift] */
+    int32_t workspaces[RK_OP_KIND_COUNT];                          /* ops with workspace so far in this segment */
+    bool staging_awaited[RK_STREAM_COUNT][2], reload_awaited;      /* so far in this segment; [stream][layer shift] */
     uint32_t block_segment[2][2][RK_INPUT_COUNT][RK_OUTPUT_COUNT]; /* [kind][backward], UINT32_MAX: not yet written */
-    uint32_t reload_segment[2];                     /* [kind], the same */
+    uint32_t reload_segment[2];                                    /* [kind], the same */
 
     size_t buffer_capacity, event_capacity, op_capacity, segment_capacity, visit_capacity, tensor_capacity,
         bucket_capacity;
@@ -280,17 +282,18 @@ static inline struct rk_operand rk_absent(void) {
     return rk_at(RK_NO_BUFFER);
 }
 
-/* lower_parameters.c: tensors, flat spaces, buckets. bucket_ready[b] is when backward has completed the bucket: the ordinal of
- * its last layer, layer_count for the head's visit, -1 for the end of backward. */
+/* lower_parameters.c: tensors, flat spaces, buckets. bucket_ready[b] is when backward has completed the bucket: the
+ * ordinal of its last layer, layer_count for the head's visit, -1 for the end of backward. */
 void rk_lower_parameters(struct rk_lowering *lowering);
 
 /* lower_buffers.c: all other buffers and the events. */
 void rk_lower_shapes(struct rk_lowering *lowering);
 void rk_lower_buffers(struct rk_lowering *lowering);
 
-/* lower_offload.c. Choose: which of the values of a kind with these bytes leave. Place: the buffers of one that does. Waits: the
- * waits of an op that writes staging or reads reload instances; called for every op. Out: copies of what the forward segment
- * has written so far and, last, of the block's input. Back: the segment that brings a block's values back. */
+/* lower_offload.c. Choose: which of the values of a kind with these bytes leave. Place: the buffers of one that does.
+ * Waits: the waits of an op that writes staging or reads reload instances; called for every op. Out: copies of what the
+ * forward segment has written so far and, last, of the block's input. Back: the segment that brings a block's values
+ * back. */
 void rk_lower_offload_choose(struct rk_lowering *lowering, enum rk_block kind, const int64_t bytes[RK_VALUE_COUNT],
                              bool chosen[RK_VALUE_COUNT]);
 struct rk_offload_place rk_lower_offload_place(struct rk_lowering *lowering, const char *name, uint8_t kinds,
@@ -300,7 +303,8 @@ void rk_lower_offload_waits(struct rk_lowering *lowering);
 void rk_lower_offload_out(struct rk_lowering *lowering, enum rk_block kind, bool last);
 uint32_t rk_lower_offload_back(struct rk_lowering *lowering, enum rk_block kind);
 
-/* lower_latent.c: latent attention's projections, from the normed input to qkv and back from d_qkv to d_attention_normed. */
+/* lower_latent.c: latent attention's projections, from the normed input to qkv and back from d_qkv to
+ * d_attention_normed. */
 void rk_lower_latent_fill(struct rk_lowering *lowering, uint32_t buffer);
 void rk_lower_latent_forward(struct rk_lowering *lowering, const struct rk_block_values *at);
 void rk_lower_latent_backward(struct rk_lowering *lowering, const struct rk_block_values *at);
@@ -308,5 +312,9 @@ void rk_lower_latent_backward(struct rk_lowering *lowering, const struct rk_bloc
 /* lower_block.c: the segment of a block's forward or backward, written when first asked for. */
 uint32_t rk_lower_block_forward(struct rk_lowering *lowering, struct rk_block_place place);
 uint32_t rk_lower_block_backward(struct rk_lowering *lowering, struct rk_block_place place);
+
+/* lower_step.c: all segments and the schedule. slots[i] is the slot of the stage's i-th chunk visit. */
+void rk_lower_step(struct rk_lowering *lowering, const struct rk_chunk_visit *order, const int32_t *slots,
+                   int64_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* The blocks: what one layer does in its forward visit and in its backward visit, under every recompute policy. Each part of
- * the forward is written once; backward writes it again where its values were not kept. */
+/* The blocks: what one layer does in its forward visit and in its backward visit, under every recompute policy. Each
+ * part of the forward is written once; backward writes it again where its values were not kept. */
 #include "model/lower.h"
 
 /* What the parts of a block need to know. */
@@ -396,7 +396,8 @@ static uint32_t block_segment(struct rk_lowering *lowering, struct rk_block_plac
     uint32_t *segment = &lowering->block_segment[place.kind][backward][place.input][place.output];
     if (*segment != UINT32_MAX || lowering->status != RK_OK)
         return *segment;
-    struct block block = {.lowering = lowering, .place = place,
+    struct block block = {.lowering = lowering,
+                          .place = place,
                           .at = backward ? &lowering->backward[place.kind] : &lowering->forward[place.kind]};
     *segment = rk_lower_segment_begin(lowering, backward ? RK_PHASE_BACKWARD : RK_PHASE_FORWARD, "%s block %s%s%s",
                                       place.kind == RK_BLOCK_MOE ? "moe" : "dense", backward ? "backward" : "forward",

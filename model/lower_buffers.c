@@ -70,8 +70,7 @@ void rk_lower_shapes(struct rk_lowering *lowering) {
     shape[RK_SITE_LATENT_K_ROPE] = LOCAL(tokens, a->qk_rope_head_dim, hidden);
     shape[RK_SITE_LATENT_KV_DOWN] = LOCAL(tokens, a->kv_lora_rank, hidden);
     shape[RK_SITE_LATENT_KV_NORM] = LOCAL(tokens, a->kv_lora_rank);
-    shape[RK_SITE_LATENT_KV_UP] =
-        LOCAL(tokens, a->heads * (a->qk_nope_head_dim + a->v_head_dim), a->kv_lora_rank);
+    shape[RK_SITE_LATENT_KV_UP] = LOCAL(tokens, a->heads * (a->qk_nope_head_dim + a->v_head_dim), a->kv_lora_rank);
     shape[RK_SITE_DENSE_UP] = LOCAL(tokens, 2 * a->dense_hidden, hidden);
     shape[RK_SITE_DENSE_GATE] = LOCAL(tokens, a->dense_hidden, 1);
     shape[RK_SITE_DENSE_DOWN] = LOCAL(tokens, hidden, a->dense_hidden);
@@ -144,7 +143,8 @@ static bool is_kept(enum rk_keep keep, enum rk_recompute policy) {
     return true;
 }
 
-/* Bytes of the values of a kind that are kept from forward to backward, routes apart; the block's input comes on top. */
+/* Bytes of the values of a kind that are kept from forward to backward, routes apart; the block's input comes on top.
+ */
 static void sum_kept(struct rk_lowering *lowering, enum rk_block kind, int64_t kept[RK_VALUE_COUNT]) {
     int64_t sum = lowering->tokens * lowering->hidden * lowering->act_bytes;
     for (int i = 0; i < RK_VALUE_COUNT; i++) {
@@ -191,8 +191,8 @@ static void add_block_values(struct rk_lowering *lowering, enum rk_block kind) {
             add_value(lowering, kind, (enum rk_value)i, leaves[i]);
 }
 
-/* The input of a block is the output of the block before it, whatever its kind: one buffer for both kinds. It leaves only
- * when everything does. */
+/* The input of a block is the output of the block before it, whatever its kind: one buffer for both kinds. It leaves
+ * only when everything does. */
 static void add_block_input(struct rk_lowering *lowering) {
     struct rk_buffer input = {.owner = RK_OWNER_ACTIVATIONS,
                               .scope = RK_SCOPE_LAYER_SLOT,
@@ -226,8 +226,8 @@ static void add_values(struct rk_lowering *lowering) {
             add_block_values(lowering, (enum rk_block)kind);
 }
 
-/* What passes between stages, and between the chunks of a stage and its loss. Two instances taken in turn by micro-batch let
- * a transfer end while the next micro-batch is computed. */
+/* What passes between stages, and between the chunks of a stage and its loss. Two instances taken in turn by
+ * micro-batch let a transfer end while the next micro-batch is computed. */
 static void add_stage_buffers(struct rk_lowering *lowering) {
     int32_t turns = lowering->candidate->pipeline > 1 ? 2 : 1;
     int32_t virtual_stages = lowering->candidate->virtual_stages;
@@ -258,9 +258,8 @@ static void add_stage_buffers(struct rk_lowering *lowering) {
 
 static void add_data(struct rk_lowering *lowering) {
     struct rk_program *program = lowering->program;
-    struct rk_buffer ids = {.owner = RK_OWNER_DATA,
-                            .scope = RK_SCOPE_MICRO_BATCH,
-                            .bytes = lowering->tokens * (int64_t)sizeof(int32_t)};
+    struct rk_buffer ids = {
+        .owner = RK_OWNER_DATA, .scope = RK_SCOPE_MICRO_BATCH, .bytes = lowering->tokens * (int64_t)sizeof(int32_t)};
     struct rk_buffer step = {.owner = RK_OWNER_DATA, .scope = RK_SCOPE_STEP};
     struct rk_buffer load = {.owner = RK_OWNER_DATA, .scope = RK_SCOPE_LAYER, .layer_kinds = RK_KINDS_MOE};
     program->tokens = lowering->first_stage ? rk_lower_buffer(lowering, ids, "tokens") : RK_NO_BUFFER;

@@ -1,9 +1,10 @@
-/* Latent attention (MLA): queries, keys and values are projected through narrow latents, and one rotary key serves all heads.
+/* Latent attention (MLA): queries, keys and values are projected through narrow latents, and one rotary key serves all
+ * heads.
  *
- * Planned, not run: sizes, operations and order are right, but the op table cannot yet say how heads interleave in qkv and how
- * the rotary key spreads over them. Each projection writes a stretch of qkv of its own, and a fill of qkv before them stands
- * for that copy: it writes the same bytes. The attention op takes values as wide as queries (192 instead of 128 in
- * DeepSeek-V3), which is 1.2 times its operations; its gradient is padded by a fill too. */
+ * Planned, not run: sizes, operations and order are right, but the op table cannot yet say how heads interleave in qkv
+ * and how the rotary key spreads over them. Each projection writes a stretch of qkv of its own, and a fill of qkv
+ * before them stands for that copy: it writes the same bytes. The attention op takes values as wide as queries (192
+ * instead of 128 in DeepSeek-V3), which is 1.2 times its operations; its gradient is padded by a fill too. */
 #include "model/lower.h"
 
 /* Where the projections' stretches begin inside qkv, in bytes. */
@@ -24,7 +25,8 @@ static void project(struct rk_lowering *lowering, enum rk_site site, uint32_t x,
     RK_OPERANDS(lowering, rk_at(x), rk_at(weight), rk_absent(), y);
 }
 
-static void norm(struct rk_lowering *lowering, enum rk_site site, uint32_t x, uint32_t gain, uint32_t y, uint32_t rstd) {
+static void norm(struct rk_lowering *lowering, enum rk_site site, uint32_t x, uint32_t gain, uint32_t y,
+                 uint32_t rstd) {
     rk_lower_op(lowering, RK_OP_RMSNORM_FORWARD, &lowering->shape[site]);
     RK_OPERANDS(lowering, rk_at(x), rk_at(gain), rk_at(y), rk_at(rstd));
     rk_lower_parameter(lowering, 0, lowering->architecture->norm_epsilon);
@@ -75,8 +77,8 @@ void rk_lower_latent_backward(struct rk_lowering *lowering, const struct rk_bloc
     struct stretches begin = stretches_of(lowering);
     uint32_t normed = at->attention_normed, d_normed = at->d_attention_normed;
     bool narrow = lowering->architecture->q_lora_rank > 0;
-    project_backward(lowering, RK_SITE_LATENT_K_ROPE, rk_at_offset(at->d_qkv, begin.rotary_key), normed, weight->wk_rope,
-                     gradient->wk_rope, RK_NO_BUFFER, d_normed);
+    project_backward(lowering, RK_SITE_LATENT_K_ROPE, rk_at_offset(at->d_qkv, begin.rotary_key), normed,
+                     weight->wk_rope, gradient->wk_rope, RK_NO_BUFFER, d_normed);
     project_backward(lowering, RK_SITE_LATENT_KV_UP, rk_at_offset(at->d_qkv, begin.keys_values), at->kv_latent_normed,
                      weight->wkv_up, gradient->wkv_up, RK_NO_BUFFER, at->d_kv_latent_normed);
     norm_backward(lowering, RK_SITE_LATENT_KV_NORM, at->d_kv_latent_normed, at->kv_latent, weight->k_norm,

@@ -1,9 +1,10 @@
 /* Activation offload: which values of a block leave the device between forward and backward, and how.
  *
- * A value that leaves has two instances in device memory on the way out (staging) and two on the way back (reload), taken in
- * turn by layer, and its kept instances in host memory. In forward a copy out follows the part of the block that wrote the
- * value; a staging instance is written again only when that copy is over. In backward the copies of a block come back one
- * block ahead, as soon as the reload instances are free: with rings of their own they run during the forward visits before. */
+ * A value that leaves has two instances in device memory on the way out (staging) and two on the way back (reload),
+ * taken in turn by layer, and its kept instances in host memory. In forward a copy out follows the part of the block
+ * that wrote the value; a staging instance is written again only when that copy is over. In backward the copies of a
+ * block come back one block ahead, as soon as the reload instances are free: with rings of their own they run during
+ * the forward visits before. */
 #include "model/lower.h"
 
 #include <stdio.h>
@@ -35,8 +36,8 @@ static void choose_below(struct choice *choice, int count, int64_t rest, uint32_
     choose_below(choice, count - 1, rest - bytes, set | 1u << (count - 1), sum + bytes);
 }
 
-/* The set of values whose bytes come nearest to the limit without passing it; of equal sets the one whose last value comes
- * first in the table. bytes[v] is 0 for a value that cannot leave. */
+/* The set of values whose bytes come nearest to the limit without passing it; of equal sets the one whose last value
+ * comes first in the table. bytes[v] is 0 for a value that cannot leave. */
 static void choose_set(const int64_t bytes[RK_VALUE_COUNT], int64_t limit, bool chosen[RK_VALUE_COUNT]) {
     struct choice choice = {.bytes = bytes, .limit = limit};
     int count = 0;
@@ -78,10 +79,16 @@ static int32_t layers_of(const struct rk_program *program, uint8_t kinds) {
 struct rk_offload_place rk_lower_offload_place(struct rk_lowering *lowering, const char *name, uint8_t kinds,
                                                int64_t bytes) {
     int32_t layers = layers_of(lowering->program, kinds);
-    struct rk_buffer ring = {.owner = RK_OWNER_OFFLOAD, .scope = RK_SCOPE_LAYER_RING, .layer_kinds = kinds,
-                             .ring_size = layers < 2 ? layers : 2, .bytes = bytes};
-    struct rk_buffer host = {.owner = RK_OWNER_OFFLOAD, .space = RK_SPACE_HOST, .scope = RK_SCOPE_LAYER_SLOT,
-                             .layer_kinds = kinds, .bytes = bytes};
+    struct rk_buffer ring = {.owner = RK_OWNER_OFFLOAD,
+                             .scope = RK_SCOPE_LAYER_RING,
+                             .layer_kinds = kinds,
+                             .ring_size = layers < 2 ? layers : 2,
+                             .bytes = bytes};
+    struct rk_buffer host = {.owner = RK_OWNER_OFFLOAD,
+                             .space = RK_SPACE_HOST,
+                             .scope = RK_SCOPE_LAYER_SLOT,
+                             .layer_kinds = kinds,
+                             .bytes = bytes};
     struct rk_offload_place place = {.bytes = bytes};
     place.staging = rk_lower_buffer(lowering, ring, "%s.staging", name);
     place.reload = rk_lower_buffer(lowering, ring, "%s.reload", name);
@@ -187,6 +194,8 @@ void rk_lower_offload_out(struct rk_lowering *lowering, enum rk_block kind, bool
         return;
     if (leaves(input))
         copy_out(lowering, input, &first);
+    if (lowering->status != RK_OK)
+        return;
     for (int i = 0; i <= RK_VALUE_COUNT; i++)
         lowering->offload[kind][i].sent = false;
     struct rk_op *current = lowering->op;
@@ -201,8 +210,8 @@ uint32_t rk_lower_offload_back(struct rk_lowering *lowering, enum rk_block kind)
     bool first = true;
     if (*segment != UINT32_MAX || lowering->status != RK_OK)
         return *segment;
-    *segment = rk_lower_segment_begin(lowering, RK_PHASE_BACKWARD, "reload %s block",
-                                      kind == RK_BLOCK_MOE ? "moe" : "dense");
+    *segment =
+        rk_lower_segment_begin(lowering, RK_PHASE_BACKWARD, "reload %s block", kind == RK_BLOCK_MOE ? "moe" : "dense");
     for (int i = 0; i <= RK_VALUE_COUNT; i++) {
         const struct rk_offload_place *place = &lowering->offload[kind][i];
         if (!leaves(place))

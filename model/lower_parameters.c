@@ -7,14 +7,12 @@
 /* Every tensor begins at a multiple of this many elements: 256 bytes in BF16. */
 enum { TENSOR_ALIGNMENT = 128, SHARD_ALIGNMENT = 64 };
 
-
 static const struct parameter_row {
     const char *name;
     uint8_t kinds;
     bool expert, decayed;
 } parameter_rows[RK_PARAMETER_COUNT] = {
-#define RK_PARAMETER(field, name, kinds, expert, decayed)                                                        \
-    {name, RK_KINDS_##kinds, expert, decayed},
+#define RK_PARAMETER(field, name, kinds, expert, decayed) {name, RK_KINDS_##kinds, expert, decayed},
     RK_PARAMETER_TABLE(RK_PARAMETER)
 #undef RK_PARAMETER
 };
@@ -197,8 +195,8 @@ static void place_layer(struct flat_layout *layout, int32_t ordinal, bool expert
         const struct parameter_row *row = &parameter_rows[p];
         if ((row->kinds & kind) == 0 || row->expert != expert || row->decayed != decayed)
             continue;
-        struct shape shape = parameter_shape(lowering, (enum rk_parameter)p,
-                                             (enum rk_block)lowering->program->layer_kinds[ordinal]);
+        struct shape shape =
+            parameter_shape(lowering, (enum rk_parameter)p, (enum rk_block)lowering->program->layer_kinds[ordinal]);
         elements[p] = elements_of(&shape);
         sum += align_up(elements[p], TENSOR_ALIGNMENT);
     }
@@ -210,8 +208,8 @@ static void place_layer(struct flat_layout *layout, int32_t ordinal, bool expert
             layout->offset[ordinal][p] = place(layout, expert, elements[p], ready);
 }
 
-/* Buckets in the order in which the last micro-batch's backward completes them: head, layers from the last to the first,
- * embedding; the few undecayed values (gains) of the whole stage in a bucket of their own at the end. */
+/* Buckets in the order in which the last micro-batch's backward completes them: head, layers from the last to the
+ * first, embedding; the few undecayed values (gains) of the whole stage in a bucket of their own at the end. */
 static void lay_out(struct flat_layout *layout) {
     struct rk_lowering *lowering = layout->lowering;
     int32_t layers = lowering->program->layer_count;
@@ -264,7 +262,8 @@ static void add_space_buffers(struct rk_lowering *lowering, bool expert) {
 
 /* Adds the views of a parameter into weights and gradients: instance i lies at offset[i] elements. */
 static void add_views(struct rk_lowering *lowering, const char *name, bool expert, enum rk_scope scope, uint8_t kinds,
-                      int64_t elements, const int64_t *offset, int32_t instances, uint32_t *weight, uint32_t *gradient) {
+                      int64_t elements, const int64_t *offset, int32_t instances, uint32_t *weight,
+                      uint32_t *gradient) {
     const struct rk_flat_space *space = space_of(lowering, expert);
     int64_t *weight_offset = rk_lower_allocate(lowering, (size_t)instances, sizeof *weight_offset);
     int64_t *gradient_offset = rk_lower_allocate(lowering, (size_t)instances, sizeof *gradient_offset);
@@ -350,15 +349,20 @@ static void add_layer_tensors(struct flat_layout *layout, int32_t ordinal, int64
         struct shape shape = parameter_shape(lowering, (enum rk_parameter)p, kind);
         if (layout->offset[ordinal][p] < 0)
             continue;
-        struct rk_tensor facts = {.expert = row->expert, .decayed = row->decayed, .trained = true,
-                                  .offset = layout->offset[ordinal][p], .buffer = lowering->weight.at[p],
+        struct rk_tensor facts = {.expert = row->expert,
+                                  .decayed = row->decayed,
+                                  .trained = true,
+                                  .offset = layout->offset[ordinal][p],
+                                  .buffer = lowering->weight.at[p],
                                   .instance = has_view((enum rk_parameter)p) ? instance[p]++ : 0};
         facts.initial = row->decayed ? RK_INIT_NORMAL : RK_INIT_ONE;
         add_tensor(lowering, row->name, layer, &shape, facts);
     }
     if (lowering->route_bias != RK_NO_BUFFER && kind == RK_BLOCK_MOE) {
         struct shape shape = vector(lowering->architecture->experts);
-        struct rk_tensor facts = {.offset = -1, .buffer = lowering->route_bias, .instance = instance[RK_PARAMETER_wr] - 1,
+        struct rk_tensor facts = {.offset = -1,
+                                  .buffer = lowering->route_bias,
+                                  .instance = instance[RK_PARAMETER_wr] - 1,
                                   .initial = RK_INIT_ZERO};
         add_tensor(lowering, "moe.bias", layer, &shape, facts);
     }
@@ -378,15 +382,15 @@ static void add_tensors(struct flat_layout *layout) {
         add_tensor(lowering, "embed", -1, &table, embed);
     }
     if (layout->embed_norm >= 0) {
-        struct rk_tensor norm = {.trained = true, .offset = layout->embed_norm, .buffer = RK_NO_BUFFER,
-                                 .initial = RK_INIT_ONE};
+        struct rk_tensor norm = {
+            .trained = true, .offset = layout->embed_norm, .buffer = RK_NO_BUFFER, .initial = RK_INIT_ONE};
         add_tensor(lowering, "embed_norm", -1, &gain, norm);
     }
     for (int32_t ordinal = 0; ordinal < lowering->program->layer_count; ordinal++)
         add_layer_tensors(layout, ordinal, instance);
     if (layout->norm >= 0) {
-        struct rk_tensor norm = {.trained = true, .offset = layout->norm, .buffer = lowering->weight.norm,
-                                 .initial = RK_INIT_ONE};
+        struct rk_tensor norm = {
+            .trained = true, .offset = layout->norm, .buffer = lowering->weight.norm, .initial = RK_INIT_ONE};
         add_tensor(lowering, "norm", -1, &gain, norm);
     }
     if (layout->head >= 0) {
@@ -416,7 +420,9 @@ void rk_lower_parameters(struct rk_lowering *lowering) {
     for (int p = 0; p < RK_PARAMETER_COUNT; p++)
         add_layer_views(&layout, (enum rk_parameter)p);
     if (lowering->architecture->correction_bias && (lowering->kinds & RK_KINDS_MOE) != 0) {
-        struct rk_buffer bias = {.owner = RK_OWNER_WEIGHTS, .scope = RK_SCOPE_LAYER, .layer_kinds = RK_KINDS_MOE,
+        struct rk_buffer bias = {.owner = RK_OWNER_WEIGHTS,
+                                 .scope = RK_SCOPE_LAYER,
+                                 .layer_kinds = RK_KINDS_MOE,
                                  .bytes = lowering->architecture->experts * (int64_t)sizeof(float)};
         lowering->route_bias = rk_lower_buffer(lowering, bias, "moe.bias");
     }

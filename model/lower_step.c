@@ -1,4 +1,4 @@
-/* One training step of one stage, top to bottom: rk_program_lower writes the segments and the order in which they are visited.
+/* One training step of one stage, top to bottom: the segments and the order in which they are visited.
  *
  *     begin: zero the gradients, sums and counters
  *     for every visit of the pipeline schedule
@@ -7,9 +7,7 @@
  *                   in the last micro-batch a bucket's reduction follows the block that completes its gradients
  *     end: squared gradient norm and sums over all ranks, update of the own shards, gather of the weights */
 #include "model/lower.h"
-#include "model/memory.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Where in the schedule a segment is visited. */
@@ -29,8 +27,10 @@ static void visit_layer(struct rk_lowering *lowering, uint32_t segment, const st
 }
 
 static void visit_once(struct rk_lowering *lowering, uint32_t segment) {
-    rk_lower_visit(lowering, (struct rk_visit){.segment = segment, .layer = -1, .ordinal = -1, .micro_batch = -1,
-                                               .virtual_stage = -1, .slot = -1});
+    rk_lower_visit(
+        lowering,
+        (struct rk_visit){
+            .segment = segment, .layer = -1, .ordinal = -1, .micro_batch = -1, .virtual_stage = -1, .slot = -1});
 }
 
 static void op(struct rk_lowering *lowering, enum rk_op_kind kind, enum rk_group_kind group, int64_t first,
@@ -70,8 +70,10 @@ static void begin_step(struct rk_lowering *lowering) {
     rk_lower_segment_end(lowering);
     for (int32_t ordinal = 0; ordinal < program->layer_count; ordinal++)
         if (program->layer_kinds[ordinal] == RK_BLOCK_MOE)
-            rk_lower_visit(lowering, (struct rk_visit){.segment = counters, .layer = program->layers[ordinal],
-                                                       .ordinal = ordinal, .micro_batch = -1,
+            rk_lower_visit(lowering, (struct rk_visit){.segment = counters,
+                                                       .layer = program->layers[ordinal],
+                                                       .ordinal = ordinal,
+                                                       .micro_batch = -1,
                                                        .virtual_stage = program->layer_virtual_stage[ordinal],
                                                        .slot = -1});
 }
@@ -100,8 +102,8 @@ static int64_t transfer_bytes(const struct rk_lowering *lowering) {
     return lowering->tokens * lowering->hidden * lowering->act_bytes;
 }
 
-/* A receive starts as soon as its place is free, whatever compute does by then: when the slot's last occupant is done with its
- * input, or, where inputs leave the device, when the last one in this place has left. */
+/* A receive starts as soon as its place is free, whatever compute does by then: when the slot's last occupant is done
+ * with its input, or, where inputs leave the device, when the last one in this place has left. */
 static uint32_t receive_activations(struct rk_lowering *lowering) {
     uint32_t segment = rk_lower_segment_begin(lowering, RK_PHASE_FORWARD, "receive activations");
     op(lowering, RK_OP_RECEIVE, RK_GROUP_PIPELINE_PREVIOUS, transfer_bytes(lowering), 0, 0);
@@ -146,8 +148,8 @@ static uint32_t send_gradients(struct rk_lowering *lowering) {
 
 /* ---- loss ---- */
 
-/* Logits of some rows at a time: product, loss and its gradient in place, weight gradient, and the gradient of the normed rows
- * over the normed rows themselves. */
+/* Logits of some rows at a time: product, loss and its gradient in place, weight gradient, and the gradient of the
+ * normed rows over the normed rows themselves. */
 static void loss_chunk(struct rk_lowering *lowering, int64_t first_row) {
     int64_t rows = lowering->candidate->logits_chunk_tokens, hidden = lowering->hidden, width = lowering->vocabulary;
     struct rk_operand normed = rk_at_offset(lowering->head_normed, first_row * hidden * lowering->act_bytes);
@@ -415,65 +417,6 @@ static struct step_segments write_segments(struct rk_lowering *lowering) {
     return segments;
 }
 
-/* Which live micro-batch (of which virtual stage) holds each slot: [virtual stage][slot], or [0][slot] of the pool. */
-struct slot_table {
-    int64_t *holder[RK_VIRTUAL_STAGES_MAX]; /* micro-batch · virtual stages + virtual stage, -1 free */
-    int32_t count[RK_VIRTUAL_STAGES_MAX];
-};
-
-static int32_t find_slot(const struct slot_table *slots, int32_t table, int64_t holder) {
-    for (int32_t slot = 0; slot < slots->count[table]; slot++)
-        if (slots->holder[table][slot] == holder)
-            return slot;
-    return -1;
-}
-
-/* Takes a slot at the chunk's forward and gives it back at its backward. */
-static int32_t turn_slot(const struct rk_lowering *lowering, struct slot_table *slots, const struct chunk *chunk,
-                         bool backward) {
-    int32_t table = lowering->program->slot_pool > 0 ? 0 : chunk->virtual_stage;
-    int64_t holder = (int64_t)chunk->micro_batch * lowering->candidate->virtual_stages + chunk->virtual_stage;
-    int32_t slot = find_slot(slots, table, backward ? holder : -1);
-    slots->holder[table][slot] = backward ? -1 : holder;
-    return slot;
-}
-
-static void open_slots(struct rk_lowering *lowering, struct slot_table *slots) {
-    const struct rk_program *program = lowering->program;
-    for (int32_t v = 0; v < lowering->candidate->virtual_stages; v++) {
-        slots->count[v] = v == 0 && program->slot_pool > 0 ? program->slot_pool : program->slots[v];
-        slots->holder[v] = rk_lower_allocate(lowering, (size_t)slots->count[v], sizeof(int64_t));
-        if (slots->holder[v] != NULL)
-            memset(slots->holder[v], 0xFF, (size_t)slots->count[v] * sizeof(int64_t));
-    }
-}
-
-static int32_t layers_of_kinds(const struct rk_program *program, uint8_t kinds, int32_t virtual_stage) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < program->layer_count; i++)
-        count += program->layer_virtual_stage[i] == virtual_stage && (kinds >> program->layer_kinds[i] & 1) != 0;
-    return count;
-}
-
-/* One pool of slots for all virtual stages, where that keeps fewer bytes than slots of their own; see rk_program.slot_pool. */
-static void choose_slot_pool(struct rk_lowering *lowering, const struct rk_chunk_visit *order, int64_t count) {
-    struct rk_program *program = lowering->program;
-    int32_t live = rk_schedule_live_all(order, count);
-    int64_t pooled = 0, own = 0;
-    for (size_t i = 0; i < program->buffer_count; i++) {
-        const struct rk_buffer *buffer = &program->buffers[i];
-        int64_t bytes = (buffer->bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
-        int32_t most = 0;
-        for (int32_t v = 0; v < lowering->candidate->virtual_stages && buffer->scope == RK_SCOPE_LAYER_SLOT; v++) {
-            int32_t layers = layers_of_kinds(program, buffer->layer_kinds, v);
-            own += bytes * layers * program->slots[v];
-            most = layers > most ? layers : most;
-        }
-        pooled += bytes * most * live;
-    }
-    program->slot_pool = pooled < own ? live : 0;
-}
-
 static struct chunk chunk_of(const struct rk_lowering *lowering, const struct rk_chunk_visit *visit) {
     const struct rk_program *program = lowering->program;
     int32_t virtual_stages = lowering->candidate->virtual_stages;
@@ -490,136 +433,17 @@ static struct chunk chunk_of(const struct rk_lowering *lowering, const struct rk
     return chunk;
 }
 
-static void write_schedule(struct rk_lowering *lowering, const struct rk_chunk_visit *order, int64_t count,
-                           struct slot_table *slots) {
+void rk_lower_step(struct rk_lowering *lowering, const struct rk_chunk_visit *order, const int32_t *slots,
+                   int64_t count) {
     begin_step(lowering);
     struct step_segments segments = write_segments(lowering);
     for (int64_t i = 0; i < count && lowering->status == RK_OK; i++) {
         struct chunk chunk = chunk_of(lowering, &order[i]);
-        chunk.slot = turn_slot(lowering, slots, &chunk, order[i].backward);
+        chunk.slot = slots[i];
         if (order[i].backward)
             backward_chunk(lowering, &segments, &chunk);
         else
             forward_chunk(lowering, &segments, &chunk);
     }
     end_step(lowering);
-}
-
-/* Which layers of the model are this stage's: chunk c of the model is virtual stage c / PP of stage c mod PP. */
-static void assign_layers(struct rk_lowering *lowering) {
-    const struct rk_candidate *candidate = lowering->candidate;
-    struct rk_program *program = lowering->program;
-    int32_t chunks = candidate->pipeline * candidate->virtual_stages, layer = 0;
-    size_t layers = (size_t)lowering->architecture->layers;
-    program->layers = rk_lower_allocate(lowering, layers, sizeof *program->layers);
-    program->layer_kinds = rk_lower_allocate(lowering, layers, sizeof *program->layer_kinds);
-    program->layer_virtual_stage = rk_lower_allocate(lowering, layers, sizeof *program->layer_virtual_stage);
-    for (int32_t chunk = 0; chunk < chunks && lowering->status == RK_OK; chunk++) {
-        int32_t end = layer + candidate->chunk_layers[chunk];
-        for (; layer < end; layer++) {
-            if (chunk % candidate->pipeline != program->stage)
-                continue;
-            int32_t ordinal = program->layer_count++;
-            program->layers[ordinal] = layer;
-            program->layer_kinds[ordinal] = lowering->architecture->block[layer];
-            program->layer_virtual_stage[ordinal] = chunk / candidate->pipeline;
-            lowering->kinds |= (uint8_t)(1 << program->layer_kinds[ordinal]);
-        }
-    }
-}
-
-static void lower_step(struct rk_lowering *lowering) {
-    const struct rk_candidate *candidate = lowering->candidate;
-    struct rk_program *program = lowering->program;
-    int64_t count = 2 * candidate->virtual_stages * lowering->micro_batches;
-    struct slot_table slots = {.holder = {NULL}};
-    struct rk_chunk_visit *order = rk_lower_allocate(lowering, (size_t)count, sizeof *order);
-    if (lowering->status == RK_OK)
-        lowering->status = rk_schedule_order(candidate->pipeline, candidate->virtual_stages, lowering->micro_batches,
-                                             program->stage, order, lowering->error);
-    for (int32_t v = 0; v < candidate->virtual_stages && lowering->status == RK_OK; v++)
-        program->slots[v] = rk_schedule_live(order, count, v);
-    assign_layers(lowering);
-    if (lowering->status == RK_OK) {
-        rk_lower_shapes(lowering);
-        rk_lower_parameters(lowering);
-        rk_lower_buffers(lowering);
-    }
-    if (lowering->status == RK_OK) {
-        choose_slot_pool(lowering, order, count);
-        open_slots(lowering, &slots);
-    }
-    if (lowering->status == RK_OK)
-        write_schedule(lowering, order, count, &slots);
-    for (int32_t v = 0; v < candidate->virtual_stages; v++)
-        free(slots.holder[v]);
-    free(order);
-}
-
-/* Row numbers, routes and the kernels' grids are 32-bit. */
-static enum rk_status check_sizes(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
-                                  struct rk_error *error) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } counts[] = {
-        {"tokens of a micro-batch", candidate->micro_batch_tokens},
-        {"routes of a micro-batch", candidate->micro_batch_tokens * architecture->top_k},
-        {"receive rows of a rank", rk_candidate_receive_rows(architecture, candidate)},
-        {"vocabulary", architecture->vocabulary},
-        {"micro-batches of a step", rk_candidate_micro_batches(candidate)},
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (counts[i].value > INT32_MAX)
-            return rk_fail(error, RK_INFEASIBLE, "%s: %lld, at most %d fit; use a smaller micro-batch or more ranks",
-                           counts[i].name, (long long)counts[i].value, INT32_MAX);
-    return RK_OK;
-}
-
-static enum rk_status check_input(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
-                                  int32_t stage, struct rk_error *error) {
-    enum rk_status status = rk_candidate_check(architecture, candidate, error);
-    if (status == RK_OK && (stage < 0 || stage >= candidate->pipeline))
-        return rk_fail(error, RK_USAGE, "stage %d of %d", stage, candidate->pipeline);
-    if (status == RK_OK)
-        status = check_sizes(architecture, candidate, error);
-    return status;
-}
-
-enum rk_status rk_program_lower(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
-                                int32_t stage, struct rk_program **program, struct rk_error *error) {
-    enum rk_status status = check_input(architecture, candidate, stage, error);
-    if (status != RK_OK)
-        return status;
-    struct rk_program *made = calloc(1, sizeof *made);
-    if (made == NULL)
-        return rk_fail(error, RK_ERROR, "step program: out of memory");
-    made->candidate = *candidate;
-    made->stage = stage;
-    made->type = candidate->type;
-    struct rk_lowering lowering = {.architecture = architecture,
-                                   .candidate = &made->candidate,
-                                   .program = made,
-                                   .error = error,
-                                   .tokens = candidate->micro_batch_tokens,
-                                   .hidden = architecture->hidden,
-                                   .vocabulary = architecture->vocabulary,
-                                   .micro_batches = rk_candidate_micro_batches(candidate),
-                                   .act_bytes = rk_data_type_bytes(candidate->type),
-                                   .first_stage = stage == 0,
-                                   .last_stage = stage == candidate->pipeline - 1,
-                                   .route_bias = RK_NO_BUFFER};
-    made->windows = lowering.micro_batches * candidate->data_parallel;
-    memset(lowering.block_segment, 0xFF, sizeof lowering.block_segment);
-    memset(lowering.reload_segment, 0xFF, sizeof lowering.reload_segment);
-    lower_step(&lowering);
-    free(lowering.bucket_ready);
-    if (lowering.status == RK_OK)
-        lowering.status = rk_program_finish(made, error);
-    if (lowering.status != RK_OK) {
-        rk_program_free(made);
-        return lowering.status;
-    }
-    *program = made;
-    return RK_OK;
 }

@@ -45,8 +45,8 @@ static void *add_row(struct rk_lowering *lowering, void *table, size_t *count, s
 
 uint32_t rk_lower_buffer(struct rk_lowering *lowering, struct rk_buffer buffer, const char *format, ...) {
     struct rk_program *program = lowering->program;
-    struct rk_buffer *row = add_row(lowering, &program->buffers, &program->buffer_count, &lowering->buffer_capacity,
-                                    sizeof *row);
+    struct rk_buffer *row =
+        add_row(lowering, &program->buffers, &program->buffer_count, &lowering->buffer_capacity, sizeof *row);
     if (row == NULL) {
         free(buffer.view_offset);
         return 0;
@@ -186,8 +186,8 @@ static enum rk_stream_kind stream_of(enum rk_op_kind kind) {
     }
 }
 
-/* The stream of a stage transfer follows from the peer: what goes to the next stage or comes from the previous one is an
- * activation, the rest gradients. */
+/* The stream of a stage transfer follows from the peer: what goes to the next stage or comes from the previous one is
+ * an activation, the rest gradients. */
 static enum rk_stream_kind transfer_stream(enum rk_op_kind kind, enum rk_group_kind peer) {
     if (kind == RK_OP_SEND)
         return peer == RK_GROUP_PIPELINE_NEXT ? RK_STREAM_SEND_FORWARD : RK_STREAM_SEND_BACKWARD;

@@ -16,8 +16,8 @@ struct visit_buffer {
     int64_t offset; /* inside the region, -1 not yet placed */
 };
 
-/* How a segment uses a visit buffer: the last op that touches it on each stream, and what is certainly over before any op
- * that touches it starts. Numbers count the segment's ops of the stream from 1. */
+/* How a segment uses a visit buffer: the last op that touches it on each stream, and what is certainly over before any
+ * op that touches it starts. Numbers count the segment's ops of the stream from 1. */
 struct visit_use {
     bool used;
     int64_t last[RK_STREAM_COUNT];
@@ -30,8 +30,8 @@ struct layout_work {
     struct visit_buffer *visits; /* owned */
     int32_t *visit_index;        /* [buffer] → visits, or -1; owned */
     size_t visit_count;
-    bool *conflict;              /* [visit][visit]; owned */
-    struct visit_use *use;       /* [visit], of one segment; owned */
+    bool *conflict;        /* [visit][visit]; owned */
+    struct visit_use *use; /* [visit], of one segment; owned */
 };
 
 static bool is_view(const struct rk_buffer *buffer) {
@@ -177,7 +177,8 @@ static int compare_offsets(const void *left, const void *right) {
     return ((*a)->offset > (*b)->offset) - ((*a)->offset < (*b)->offset);
 }
 
-/* The lowest place in the tightest gap between the already placed buffers that must not be shared, or behind them all. */
+/* The lowest place in the tightest gap between the already placed buffers that must not be shared, or behind them all.
+ */
 static int64_t best_place(struct layout_work *work, const struct visit_buffer *wanted, struct visit_buffer **placed,
                           size_t placed_count, size_t wanted_row) {
     struct visit_buffer **others = placed + work->visit_count;
@@ -250,8 +251,8 @@ static struct segment_need segment_need(struct layout_work *work, const struct r
     return need;
 }
 
-/* Bytes of the shared region by owner, as the peak segment uses them: where its buffers take turns, the largest counts; what
- * it leaves between them is transient. */
+/* Bytes of the shared region by owner, as the peak segment uses them: where its buffers take turns, the largest counts;
+ * what it leaves between them is transient. */
 static void account_visits(struct layout_work *work, const bool *used) {
     int64_t begin = 0, region = work->layout->visit_bytes;
     while (begin < region) {
@@ -324,8 +325,7 @@ static enum rk_status check_borders(struct layout_work *work, struct rk_error *e
                     status = rk_fail(error, RK_ERROR,
                                      "memory layout: %s in '%s' may start while the %s stream still uses values of an "
                                      "earlier visit; the segments lack a join",
-                                     rk_op_name(op->shape.kind), segment->name,
-                                     rk_stream_name((enum rk_stream_kind)s));
+                                     rk_op_name(op->shape.kind), segment->name, rk_stream_name((enum rk_stream_kind)s));
         }
     }
     rk_clocks_close(&clocks);

@@ -1,11 +1,11 @@
-/* The memory layout: every instance of every buffer of a step program gets an offset in one arena (and the host space's in
- * another), so that the peak is known to the byte before anything is allocated.
+/* The memory layout: every instance of every buffer of a step program gets an offset in one arena (and the host space's
+ * in another), so that the peak is known to the byte before anything is allocated.
  *
- * Instances that live for the step or for a slot never share bytes. Instances of visit scope share: two of them overlap in
- * the arena only if, in every segment that uses both, the last op that touches one happens before (program order on a stream,
- * events between streams) the first op that touches the other. Segments follow one another on the compute stream, so visit
- * buffers of different segments share freely once each segment's other streams are joined; the layout verifies the join and
- * refuses a program without it. */
+ * Instances that live for the step or for a slot never share bytes. Instances of visit scope share: two of them overlap
+ * in the arena only if, in every segment that uses both, the last op that touches one happens before (program order on
+ * a stream, events between streams) the first op that touches the other. Segments follow one another on the compute
+ * stream, so visit buffers of different segments share freely once each segment's other streams are joined; the layout
+ * verifies the join and refuses a program without it. */
 #ifndef RK_MODEL_MEMORY_H
 #define RK_MODEL_MEMORY_H
 
@@ -14,15 +14,15 @@
 enum { RK_MEMORY_ALIGNMENT = 256 }; /* bytes; what vector loads, TMA and symmetric windows all accept */
 
 struct rk_memory_layout {
-    int64_t arena_bytes;                    /* device */
-    int64_t host_bytes;                     /* offload pool */
-    int64_t owner_bytes[RK_OWNER_COUNT];    /* device bytes by owner; visit scope counts under its owner by its share of the
-                                               peak segment, so that the sum is arena_bytes (alignment included) */
-    int64_t persistent_bytes;               /* step and layer scopes */
-    int64_t slot_bytes;                     /* slot scopes, all slots */
-    int64_t visit_bytes;                    /* the shared region: the largest segment */
-    uint32_t peak_segment;                  /* the segment that needs visit_bytes */
-    int64_t **offset;                       /* [buffer][instance], bytes from the start of its space; owned */
+    int64_t arena_bytes;                 /* device */
+    int64_t host_bytes;                  /* offload pool */
+    int64_t owner_bytes[RK_OWNER_COUNT]; /* device bytes by owner; visit scope counts under its owner by its share of
+                                            the peak segment, so that the sum is arena_bytes (alignment included) */
+    int64_t persistent_bytes;            /* step and layer scopes */
+    int64_t slot_bytes;                  /* slot scopes, all slots */
+    int64_t visit_bytes;                 /* the shared region: the largest segment */
+    uint32_t peak_segment;               /* the segment that needs visit_bytes */
+    int64_t **offset;                    /* [buffer][instance], bytes from the start of its space; owned */
     size_t buffer_count;
 };
 
@@ -30,16 +30,16 @@ enum rk_status rk_memory_layout_make(const struct rk_program *program, struct rk
                                      struct rk_error *error);
 void rk_memory_layout_free(struct rk_memory_layout *layout);
 
-/* Proves a layout against its program without using the code that made it: no two instances that may be alive at the same
- * time overlap. RK_ERROR names the two buffers and the op. */
+/* Proves a layout against its program without using the code that made it: no two instances that may be alive at the
+ * same time overlap. RK_ERROR names the two buffers and the op. */
 enum rk_status rk_memory_layout_check(const struct rk_program *program, const struct rk_memory_layout *layout,
                                       struct rk_error *error);
 
 /* The last op of a segment that touches a visit-scope buffer, in an order that happens before every reuse: where the
- * executor poisons it in debug runs. Fills last[op] lists: for op i of the program, released[first[i] .. first[i+1]) are the
- * buffers released after it. Arrays owned by the caller's struct; free with rk_memory_release_free. */
+ * executor poisons it in debug runs. Fills last[op] lists: for op i of the program, released[first[i] .. first[i+1])
+ * are the buffers released after it. Arrays owned by the caller's struct; free with rk_memory_release_free. */
 struct rk_release_list {
-    size_t *first;     /* op_count + 1 */
+    size_t *first; /* op_count + 1 */
     uint32_t *buffer;
 };
 enum rk_status rk_memory_release_make(const struct rk_program *program, struct rk_release_list *list,

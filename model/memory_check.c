@@ -1,6 +1,7 @@
-/* The proof of a layout: plays the whole schedule over the arena's bytes. Each stretch of the shared region remembers to whom
- * it belongs and who touched it last on which stream. A buffer may take a stretch over only when every earlier access is
- * certainly over, and only its owner may read. This knows nothing of lifetimes, segments' borders or conflicts. */
+/* The proof of a layout: plays the whole schedule over the arena's bytes. Each stretch of the shared region remembers
+ * to whom it belongs and who touched it last on which stream. A buffer may take a stretch over only when every earlier
+ * access is certainly over, and only its owner may read. This knows nothing of lifetimes, segments' borders or
+ * conflicts. */
 #include "model/memory.h"
 
 #include "model/program_clock.h"
@@ -40,7 +41,8 @@ static enum rk_status check_place(const struct rk_program *program, const struct
     return RK_OK;
 }
 
-/* Fixed instances of a space and, as one, each visit buffer: the former overlap nothing, the latter only one another. */
+/* Fixed instances of a space and, as one, each visit buffer: the former overlap nothing, the latter only one another.
+ */
 static enum rk_status check_overlaps(const struct rk_program *program, struct extent *extents, size_t count,
                                      struct rk_error *error) {
     size_t last_fixed = SIZE_MAX;
@@ -193,8 +195,8 @@ static bool replaces(const struct region *region, const struct rk_op *op, int op
            rk_op_operand_bytes(&op->shape, operand) == region->program->buffers[at->buffer].bytes;
 }
 
-/* Reads of an op come before its writes: a result may take the place of an input only where the op table says so, and then
- * both are the same buffer. */
+/* Reads of an op come before its writes: a result may take the place of an input only where the op table says so, and
+ * then both are the same buffer. */
 static enum rk_status play_op(struct region *region, struct access *access, struct rk_error *error) {
     enum rk_status status = RK_OK;
     for (int writes = 0; writes < 2; writes++) {

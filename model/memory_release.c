@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Per buffer, while a segment is read: the last op that touches it in program order, and whether all others are over then. */
+/* Per buffer, while a segment is read: the last op that touches it in program order, and whether all others are over
+ * then. */
 struct last_touch {
     size_t op_plus_1;                /* index into the program's ops; 0: not touched */
     int64_t number[RK_STREAM_COUNT]; /* of the last op on each stream that touches it */

@@ -3,10 +3,12 @@
 #include <stdlib.h>
 
 static const char *const owner_names[RK_OWNER_COUNT] = {
-    [RK_OWNER_WEIGHTS] = "weights",     [RK_OWNER_GRADIENTS] = "gradients", [RK_OWNER_OPTIMIZER] = "optimizer",
-    [RK_OWNER_ACTIVATIONS] = "activations", [RK_OWNER_ROUTES] = "routes",   [RK_OWNER_EXCHANGE] = "exchange",
-    [RK_OWNER_LOSS] = "loss",           [RK_OWNER_TRANSIENT] = "transient", [RK_OWNER_WORKSPACE] = "workspace",
-    [RK_OWNER_OFFLOAD] = "offload",     [RK_OWNER_DATA] = "data",
+    [RK_OWNER_WEIGHTS] = "weights",     [RK_OWNER_GRADIENTS] = "gradients",
+    [RK_OWNER_OPTIMIZER] = "optimizer", [RK_OWNER_ACTIVATIONS] = "activations",
+    [RK_OWNER_ROUTES] = "routes",       [RK_OWNER_EXCHANGE] = "exchange",
+    [RK_OWNER_LOSS] = "loss",           [RK_OWNER_TRANSIENT] = "transient",
+    [RK_OWNER_WORKSPACE] = "workspace", [RK_OWNER_OFFLOAD] = "offload",
+    [RK_OWNER_DATA] = "data",
 };
 
 const char *rk_owner_name(enum rk_owner owner) {

@@ -39,12 +39,13 @@ static enum rk_status check_operand(const struct rk_program *program, const stru
                       : RK_OK;
     }
     if (access == RK_ACCESS_NONE || at->buffer >= program->buffer_count)
-        return rk_fail(error, RK_ERROR, "step program: %s in '%s' has a stray operand %d", name, segment->name, operand);
+        return rk_fail(error, RK_ERROR, "step program: %s in '%s' has a stray operand %d", name, segment->name,
+                       operand);
     const struct rk_buffer *buffer = &program->buffers[at->buffer];
     int64_t begin, end = rk_program_operand_range(program, op, operand, &begin);
     if (at->offset < 0 || at->shard_bytes < 0 || end <= begin || end > buffer->bytes)
-        return rk_fail(error, RK_ERROR, "step program: %s in '%s' touches bytes %lld to %lld of %s, which has %lld", name,
-                       segment->name, (long long)begin, (long long)end, buffer->name, (long long)buffer->bytes);
+        return rk_fail(error, RK_ERROR, "step program: %s in '%s' touches bytes %lld to %lld of %s, which has %lld",
+                       name, segment->name, (long long)begin, (long long)end, buffer->name, (long long)buffer->bytes);
     bool copy = rk_op_executor(op->shape.kind) == RK_BY_COPY;
     bool host_side = copy && operand == (op->shape.kind == RK_OP_COPY_D2H ? 1 : 0);
     if ((buffer->space == RK_SPACE_HOST) != host_side)
@@ -128,8 +129,8 @@ static enum rk_status check_buffers(const struct rk_program *program, struct rk_
             return rk_fail(error, RK_ERROR, "step program: %s is empty", buffer->name);
         if (buffer->view_of == RK_NO_BUFFER)
             continue;
-        const struct rk_buffer *whole = buffer->view_of < program->buffer_count ? &program->buffers[buffer->view_of]
-                                                                                : buffer;
+        const struct rk_buffer *whole =
+            buffer->view_of < program->buffer_count ? &program->buffers[buffer->view_of] : buffer;
         if (whole->view_of != RK_NO_BUFFER || whole->scope != RK_SCOPE_STEP)
             return rk_fail(error, RK_ERROR, "step program: %s is not part of a buffer of its own", buffer->name);
         for (int64_t k = 0; k < buffer->instance_count; k++)

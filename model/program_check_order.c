@@ -9,7 +9,7 @@
 struct run {
     int64_t begin, end;
     bool written;
-    size_t written_in;             /* visit, counted over the steps */
+    size_t written_in; /* visit, counted over the steps */
     enum rk_stream_kind write_stream;
     int64_t write_number;          /* of the last write on its stream, 0 none */
     int64_t read[RK_STREAM_COUNT]; /* number of the last read on each stream since then */
@@ -27,7 +27,7 @@ struct order_work {
     struct rk_clocks clocks;
     size_t step, visit;
     const struct rk_op *op;
-    int64_t number;         /* of the op */
+    int64_t number; /* of the op */
     struct rk_clock before;
 };
 
@@ -132,8 +132,7 @@ static enum rk_status fail_order(const struct order_work *work, int operand, con
     const struct rk_program *program = work->program;
     return rk_fail(error, RK_ERROR, "step program: %s in '%s' %s %s (stream %s)", rk_op_name(work->op->shape.kind),
                    program->segments[program->schedule[work->visit].segment].name, what,
-                   program->buffers[work->op->operand[operand].buffer].name,
-                   rk_stream_name(stream));
+                   program->buffers[work->op->operand[operand].buffer].name, rk_stream_name(stream));
 }
 
 static enum rk_status check_run(const struct order_work *work, int operand, const struct run *run,
@@ -147,8 +146,7 @@ static enum rk_status check_run(const struct order_work *work, int operand, cons
         return fail_order(work, operand, "may start before the write is over of", run->write_stream, error);
     for (int s = 0; s < RK_STREAM_COUNT && access != RK_ACCESS_READ; s++)
         if (run->read[s] > work->before.over[s])
-            return fail_order(work, operand, "may write before the read is over of", (enum rk_stream_kind)s,
-                              error);
+            return fail_order(work, operand, "may write before the read is over of", (enum rk_stream_kind)s, error);
     return RK_OK;
 }
 

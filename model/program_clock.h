@@ -1,7 +1,9 @@
-/* Happens-before over a step program: which ops are certainly over when an op starts, whatever the streams' relative speed.
+/* Happens-before over a step program: which ops are certainly over when an op starts, whatever the streams' relative
+ * speed.
  *
- * Every op has a number on its stream, from 1 in program order. A clock says of each stream up to which number all ops are
- * over. Ops are fed in program order; an op's clock before it starts joins its stream's and those of the events it waits for. */
+ * Every op has a number on its stream, from 1 in program order. A clock says of each stream up to which number all ops
+ * are over. Ops are fed in program order; an op's clock before it starts joins its stream's and those of the events it
+ * waits for. */
 #ifndef RK_MODEL_PROGRAM_CLOCK_H
 #define RK_MODEL_PROGRAM_CLOCK_H
 

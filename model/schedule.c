@@ -1,24 +1,25 @@
 #include "model/schedule.h"
 
-/* The k-th forward (or backward) of every stage: micro-batches go through the virtual stages in groups of `pipeline`, the
- * backward through the virtual stages in reverse. */
+/* The k-th forward (or backward) of every stage: micro-batches go through the virtual stages in groups of `pipeline`,
+ * the backward through the virtual stages in reverse. */
 static struct rk_chunk_visit nth_visit(int64_t pipeline, int64_t virtual_stages, int64_t k, bool backward) {
     int64_t in_group = k % (pipeline * virtual_stages);
     int64_t virtual_stage = in_group / pipeline;
     int64_t micro_batch = k / (pipeline * virtual_stages) * pipeline + in_group % pipeline;
-    return (struct rk_chunk_visit){
-        .backward = backward,
-        .virtual_stage = (int32_t)(backward ? virtual_stages - 1 - virtual_stage : virtual_stage),
-        .micro_batch = (int32_t)micro_batch};
+    return (struct rk_chunk_visit){.backward = backward,
+                                   .virtual_stage =
+                                       (int32_t)(backward ? virtual_stages - 1 - virtual_stage : virtual_stage),
+                                   .micro_batch = (int32_t)micro_batch};
 }
 
 enum rk_status rk_schedule_order(int32_t pipeline, int32_t virtual_stages, int64_t micro_batches, int32_t stage,
                                  struct rk_chunk_visit *visits, struct rk_error *error) {
     if (virtual_stages > 1 && micro_batches % pipeline != 0)
-        return rk_fail(error, RK_USAGE,
-                       "%lld micro-batches with %d virtual stages: the number of micro-batches must be a multiple of PP "
-                       "(%d)",
-                       (long long)micro_batches, virtual_stages, pipeline);
+        return rk_fail(
+            error, RK_USAGE,
+            "%lld micro-batches with %d virtual stages: the number of micro-batches must be a multiple of PP "
+            "(%d)",
+            (long long)micro_batches, virtual_stages, pipeline);
     if (micro_batches > INT32_MAX / virtual_stages)
         return rk_fail(error, RK_USAGE, "%lld micro-batches per step are too many; enlarge the micro-batch",
                        (long long)micro_batches);

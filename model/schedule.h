@@ -14,8 +14,8 @@ struct rk_chunk_visit {
     int32_t micro_batch;
 };
 
-/* Writes the 2 · virtual_stages · micro_batches visits of a stage in order. With virtual stages, micro_batches must be a
- * multiple of pipeline (RK_USAGE). visits is the caller's array of that length. */
+/* Writes the 2 · virtual_stages · micro_batches visits of a stage in order. With virtual stages, micro_batches must be
+ * a multiple of pipeline (RK_USAGE). visits is the caller's array of that length. */
 enum rk_status rk_schedule_order(int32_t pipeline, int32_t virtual_stages, int64_t micro_batches, int32_t stage,
                                  struct rk_chunk_visit *visits, struct rk_error *error);
 

@@ -33,10 +33,22 @@ static void make_latent(struct rk_architecture *architecture) {
 
 struct rk_architecture rk_sample_architecture(enum rk_sample sample) {
     static const char *const names[RK_SAMPLE_COUNT] = {"dense", "moe", "mixed", "tied", "latent"};
-    struct rk_architecture a = {.name = "", .family = RK_FAMILY_OLMOE, .layers = 8, .hidden = 32, .vocabulary = 64, .block_norms = 2,
-                                .norm_epsilon = 1e-5, .attention = RK_ATTENTION_GQA, .heads = 4,
-                                .kv_heads = 2, .head_dim = 8, .rope_theta = 10000, .rotary_fraction = 1,
-                                .routed_scaling = 1, .expert_groups = 1, .top_groups = 1};
+    struct rk_architecture a = {.name = "",
+                                .family = RK_FAMILY_OLMOE,
+                                .layers = 8,
+                                .hidden = 32,
+                                .vocabulary = 64,
+                                .block_norms = 2,
+                                .norm_epsilon = 1e-5,
+                                .attention = RK_ATTENTION_GQA,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 8,
+                                .rope_theta = 10000,
+                                .rotary_fraction = 1,
+                                .routed_scaling = 1,
+                                .expert_groups = 1,
+                                .top_groups = 1};
     snprintf(a.name, sizeof a.name, "%s", names[sample]);
     switch (sample) {
     case RK_SAMPLE_DENSE:
@@ -79,8 +91,8 @@ struct rk_architecture rk_sample_architecture(enum rk_sample sample) {
 }
 
 struct rk_candidate rk_sample_candidate(const struct rk_architecture *architecture) {
-    struct rk_candidate candidate = {.micro_batch_tokens = 32, .sequence = 16, .capacity_factor = 1.25,
-                                     .type = RK_F32, .backend = RK_BACKEND_CPU};
+    struct rk_candidate candidate = {
+        .micro_batch_tokens = 32, .sequence = 16, .capacity_factor = 1.25, .type = RK_F32, .backend = RK_BACKEND_CPU};
     rk_sample_layout(architecture, &candidate, 1, 1, 1, 1, 1);
     rk_candidate_defaults(&candidate);
     candidate.logits_chunk_tokens = 8;
@@ -139,9 +151,9 @@ int64_t rk_sample_grid(rk_sample_check *check) {
     static const struct {
         int32_t pipeline, virtual_stages, expert_parallel, data_parallel;
         int64_t micro_batches;
-    } layouts[] = {{1, 1, 1, 1, 1}, {1, 1, 1, 1, 3}, {1, 1, 1, 2, 2}, {1, 1, 2, 2, 2}, {1, 1, 2, 4, 1}, {1, 1, 4, 4, 2},
-                   {2, 1, 1, 1, 4}, {2, 1, 2, 2, 3}, {4, 1, 1, 1, 2}, {4, 1, 2, 2, 8}, {2, 2, 1, 1, 4}, {2, 2, 2, 4, 2},
-                   {4, 2, 1, 1, 8}, {2, 4, 4, 4, 4}, {8, 1, 1, 1, 8}};
+    } layouts[] = {{1, 1, 1, 1, 1}, {1, 1, 1, 1, 3}, {1, 1, 1, 2, 2}, {1, 1, 2, 2, 2}, {1, 1, 2, 4, 1},
+                   {1, 1, 4, 4, 2}, {2, 1, 1, 1, 4}, {2, 1, 2, 2, 3}, {4, 1, 1, 1, 2}, {4, 1, 2, 2, 8},
+                   {2, 2, 1, 1, 4}, {2, 2, 2, 4, 2}, {4, 2, 1, 1, 8}, {2, 4, 4, 4, 4}, {8, 1, 1, 1, 8}};
     int64_t count = 0;
     for (int sample = 0; sample < RK_SAMPLE_COUNT; sample++) {
         struct rk_architecture architecture = rk_sample_architecture((enum rk_sample)sample);

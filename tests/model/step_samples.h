@@ -5,10 +5,10 @@
 #include "model/memory.h"
 
 enum rk_sample {
-    RK_SAMPLE_DENSE,  /* no experts, tied table, no q/k norm */
-    RK_SAMPLE_MOE,    /* experts in every layer, untied */
-    RK_SAMPLE_MIXED,  /* two dense layers first, shared expert, q/k norm per head, sigmoid scores with correction bias */
-    RK_SAMPLE_TIED,   /* experts in every layer, tied table, q/k norm over the full width */
+    RK_SAMPLE_DENSE, /* no experts, tied table, no q/k norm */
+    RK_SAMPLE_MOE,   /* experts in every layer, untied */
+    RK_SAMPLE_MIXED, /* two dense layers first, shared expert, q/k norm per head, sigmoid scores with correction bias */
+    RK_SAMPLE_TIED,  /* experts in every layer, tied table, q/k norm over the full width */
     RK_SAMPLE_LATENT, /* latent attention, biases, a gate and further norms: planned, not run */
     RK_SAMPLE_COUNT
 };
@@ -23,8 +23,9 @@ struct rk_candidate rk_sample_candidate(const struct rk_architecture *architectu
 void rk_sample_layout(const struct rk_architecture *architecture, struct rk_candidate *candidate, int32_t pipeline,
                       int32_t virtual_stages, int32_t expert_parallel, int32_t data_parallel, int64_t micro_batches);
 
-/* Calls check for every stage of every candidate of the grid: layouts of 1 to 8 ranks with and without virtual stages, every
- * recompute policy, offload of nothing, some and all, both types, both back ends. Returns the number of programs. */
+/* Calls check for every stage of every candidate of the grid: layouts of 1 to 8 ranks with and without virtual stages,
+ * every recompute policy, offload of nothing, some and all, both types, both back ends. Returns the number of programs.
+ */
 typedef void rk_sample_check(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
                              int32_t stage);
 int64_t rk_sample_grid(rk_sample_check *check);

@@ -1,9 +1,9 @@
 /* Candidates: names, defaults, even chunks, ranges, places and groups. */
 #include "step_samples.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <math.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -55,11 +55,16 @@ static void broken_candidates_are_refused_by_name(void **state) {
     (void)state;
     rk_sample_layout(&architecture, &good, 2, 1, 2, 4, 4);
     assert_int_equal(rk_candidate_check(&architecture, &good, &error), RK_OK);
-    struct rk_candidate bad[] = {good, good, good, good, good, good, good, good, good, good, good, good, good, good, good};
-    const char *const said[] = {"PP is 0",       "virtual stages",   "EP-MP",         "D (EP-MP x EP-DP) is -1",
-                                "sequence",      "micro-batch",      "global batch",  "offload per cent",
-                                "capacity",      "z-loss",           "logits chunk",  "chunk 1",
-                                "add up",        "number of experts", "weight decay"};
+    struct rk_candidate bad[] = {good, good, good, good, good, good, good, good,
+                                 good, good, good, good, good, good, good};
+    const char *const said[] = {"PP is 0",      "virtual stages",
+                                "EP-MP",        "D (EP-MP x EP-DP) is -1",
+                                "sequence",     "micro-batch",
+                                "global batch", "offload per cent",
+                                "capacity",     "z-loss",
+                                "logits chunk", "chunk 1",
+                                "add up",       "number of experts",
+                                "weight decay"};
     bad[0].pipeline = 0;
     bad[1].virtual_stages = 17;
     bad[2].expert_parallel = 3;

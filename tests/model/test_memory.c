@@ -47,7 +47,8 @@ static uint32_t find_buffer(const struct rk_program *program, const char *name) 
     return 0;
 }
 
-/* One dense layer in FP32 on one rank, T 32 in sequences of 16, d 32, 4 query and 2 key heads of 8, width 48, V 64, tied. */
+/* One dense layer in FP32 on one rank, T 32 in sequences of 16, d 32, 4 query and 2 key heads of 8, width 48, V 64,
+ * tied. */
 static void one_dense_layer_by_hand(void **state) {
     enum { T = 32, D = 32, QKV = 64, WIDTH = 48, V = 64, HEADS = 4 };
     struct rk_architecture architecture = rk_sample_architecture(RK_SAMPLE_DENSE);
@@ -56,7 +57,8 @@ static void one_dense_layer_by_hand(void **state) {
     struct rk_candidate candidate = rk_sample_candidate(&architecture);
     struct rk_program *program = rk_sample_lower(&architecture, &candidate, 0);
     struct rk_memory_layout layout = lay_out(program);
-    /* qkv, out, up and down; table; three gains, each in 128 elements: every size is a multiple of 128 already but theirs. */
+    /* qkv, out, up and down; table; three gains, each in 128 elements: every size is a multiple of 128 already but
+     * theirs. */
     int64_t parameters = QKV * D + D * D + 2 * WIDTH * D + D * WIDTH + V * D + 3 * 128;
     assert_int_equal(layout.owner_bytes[RK_OWNER_WEIGHTS], parameters * 4);
     assert_int_equal(layout.owner_bytes[RK_OWNER_GRADIENTS], parameters * 4);
@@ -107,7 +109,8 @@ static void interleaved_activations_match_published_vectors(void **state) {
         int32_t pipeline, virtual_stages;
         int64_t micro_batches;
         double full_stages;
-    } vectors[] = {{4, 2, 8, 5.5}, {4, 2, 4, 4}, {8, 2, 16, 11.5}, {8, 4, 16, 9.75}, {8, 3, 64, 31 / 3.0}, {2, 4, 8, 2.25}};
+    } vectors[] = {{4, 2, 8, 5.5},   {4, 2, 4, 4},         {8, 2, 16, 11.5},
+                   {8, 4, 16, 9.75}, {8, 3, 64, 31 / 3.0}, {2, 4, 8, 2.25}};
     (void)state;
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         struct rk_architecture architecture = rk_sample_architecture(RK_SAMPLE_MOE);
@@ -281,9 +284,15 @@ static struct rk_architecture read_model(const char *path) {
 
 static struct rk_candidate report_candidate(const struct rk_architecture *architecture, int32_t pipeline,
                                             int32_t expert_parallel, int32_t data_parallel, int64_t tokens) {
-    struct rk_candidate candidate = {.pipeline = pipeline, .virtual_stages = 1, .expert_parallel = expert_parallel,
-                                     .data_parallel = data_parallel, .micro_batch_tokens = tokens, .sequence = 8192,
-                                     .type = RK_BF16, .backend = RK_BACKEND_CUDA, .capacity_factor = 1.25};
+    struct rk_candidate candidate = {.pipeline = pipeline,
+                                     .virtual_stages = 1,
+                                     .expert_parallel = expert_parallel,
+                                     .data_parallel = data_parallel,
+                                     .micro_batch_tokens = tokens,
+                                     .sequence = 8192,
+                                     .type = RK_BF16,
+                                     .backend = RK_BACKEND_CUDA,
+                                     .capacity_factor = 1.25};
     rk_candidate_defaults(&candidate);
     rk_candidate_even_chunks(architecture, &candidate);
     return candidate;
@@ -304,8 +313,8 @@ static void model_states_of_the_report(void **state) {
     rk_program_free(program);
 }
 
-/* 1.2 T parameters, 8 stages, 128 micro-batches, recompute per block: every stage lowers and fits 268.6 GiB; without recompute
- * the first does not. */
+/* 1.2 T parameters, 8 stages, 128 micro-batches, recompute per block: every stage lowers and fits 268.6 GiB; without
+ * recompute the first does not. */
 static void ultra_fits_only_with_recompute(void **state) {
     struct rk_architecture architecture = read_model("examples/models/report-ultra-128e.json");
     struct rk_candidate candidate = report_candidate(&architecture, 8, 8, 64, 8192);

@@ -74,8 +74,8 @@ static uint32_t find_buffer(const struct rk_program *program, const char *name) 
     return RK_NO_BUFFER;
 }
 
-/* A block's forward reads every weight once; its backward accumulates every gradient once, and reads every weight once: for
- * the gradient of the input, as gain, or again when it recomputes. */
+/* A block's forward reads every weight once; its backward accumulates every gradient once, and reads every weight once:
+ * for the gradient of the input, as gain, or again when it recomputes. */
 static void check_parameters_of_block(const struct rk_program *program, const struct rk_segment *segment,
                                       enum rk_block kind) {
     for (size_t t = 0; t < program->tensor_count; t++) {
@@ -135,9 +135,9 @@ static void op_counts_of_blocks(void **state) {
         const char *segment;
         int compute, exchange;
     } rows[] = {
-        {RK_SAMPLE_DENSE, "dense block forward", 9, 0},  {RK_SAMPLE_DENSE, "dense block backward", 13, 0},
-        {RK_SAMPLE_MOE, "moe block forward", 12, 3},     {RK_SAMPLE_MOE, "moe block backward", 16, 2},
-        {RK_SAMPLE_MIXED, "moe block forward", 15, 3},   {RK_SAMPLE_MIXED, "moe block backward", 21, 2},
+        {RK_SAMPLE_DENSE, "dense block forward", 9, 0}, {RK_SAMPLE_DENSE, "dense block backward", 13, 0},
+        {RK_SAMPLE_MOE, "moe block forward", 12, 3},    {RK_SAMPLE_MOE, "moe block backward", 16, 2},
+        {RK_SAMPLE_MIXED, "moe block forward", 15, 3},  {RK_SAMPLE_MIXED, "moe block backward", 21, 2},
     };
     (void)state;
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
@@ -320,7 +320,8 @@ static struct rk_program *lower_sample(int32_t pipeline, int32_t expert_parallel
 static struct rk_op *find_op(struct rk_program *program, const char *segment_name, enum rk_op_kind kind) {
     for (size_t s = 0; s < program->segment_count; s++) {
         const struct rk_segment *segment = &program->segments[s];
-        for (size_t i = 0; strncmp(segment->name, segment_name, strlen(segment_name)) == 0 && i < segment->op_count; i++)
+        for (size_t i = 0; strncmp(segment->name, segment_name, strlen(segment_name)) == 0 && i < segment->op_count;
+             i++)
             if (program->ops[segment->first_op + i].shape.kind == kind)
                 return &program->ops[segment->first_op + i];
     }
@@ -339,14 +340,14 @@ static void missing_events_are_found(void **state) {
         const char *segment;
         enum rk_op_kind op;
     } rows[] = {
-        {"moe block forward", RK_OP_COUNT_EXCHANGE},     {"moe block forward", RK_OP_ROUTE_MAP},
-        {"moe block forward", RK_OP_DISPATCH},           {"moe block forward", RK_OP_GROUPED_GEMM_FORWARD},
-        {"moe block forward", RK_OP_COMBINE},            {"moe block backward", RK_OP_COMBINE},
-        {"moe block backward", RK_OP_ROUTE_BACKWARD},    {"moe block backward", RK_OP_GROUPED_GEMM_DGRAD},
-        {"receive activations", RK_OP_RECEIVE},          {"send gradients", RK_OP_SEND},
-        {"receive gradients", RK_OP_RECEIVE},            {"send activations", RK_OP_SEND},
-        {"reduce bucket 0", RK_OP_REDUCE_SCATTER},       {"squared gradient norm", RK_OP_GRAD_NORM},
-        {"update and gather", RK_OP_ALL_GATHER},         {"sum losses", RK_OP_ALL_REDUCE},
+        {"moe block forward", RK_OP_COUNT_EXCHANGE},  {"moe block forward", RK_OP_ROUTE_MAP},
+        {"moe block forward", RK_OP_DISPATCH},        {"moe block forward", RK_OP_GROUPED_GEMM_FORWARD},
+        {"moe block forward", RK_OP_COMBINE},         {"moe block backward", RK_OP_COMBINE},
+        {"moe block backward", RK_OP_ROUTE_BACKWARD}, {"moe block backward", RK_OP_GROUPED_GEMM_DGRAD},
+        {"receive activations", RK_OP_RECEIVE},       {"send gradients", RK_OP_SEND},
+        {"receive gradients", RK_OP_RECEIVE},         {"send activations", RK_OP_SEND},
+        {"reduce bucket 0", RK_OP_REDUCE_SCATTER},    {"squared gradient norm", RK_OP_GRAD_NORM},
+        {"update and gather", RK_OP_ALL_GATHER},      {"sum losses", RK_OP_ALL_REDUCE},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

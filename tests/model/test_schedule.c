@@ -69,7 +69,8 @@ static void every_visit_occurs_once_and_in_order(void **state) {
     }
 }
 
-/* A chunk's forward needs the chunk before it, its backward the chunk behind it: played round by round, all stages end. */
+/* A chunk's forward needs the chunk before it, its backward the chunk behind it: played round by round, all stages end.
+ */
 static void all_stages_finish_together(void **state) {
     static const int32_t shapes[][3] = {{4, 1, 8}, {4, 1, 2}, {4, 2, 8}, {4, 2, 4}, {8, 3, 64}, {2, 4, 8}, {5, 2, 5}};
     static struct rk_chunk_visit visits[8][VISITS_MAX];
@@ -120,10 +121,8 @@ static void live_chunks_of_a_virtual_stage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(live_chunks_match_published_vectors),
-        cmocka_unit_test(every_visit_occurs_once_and_in_order),
-        cmocka_unit_test(all_stages_finish_together),
-        cmocka_unit_test(virtual_stages_need_whole_groups),
+        cmocka_unit_test(live_chunks_match_published_vectors), cmocka_unit_test(every_visit_occurs_once_and_in_order),
+        cmocka_unit_test(all_stages_finish_together),          cmocka_unit_test(virtual_stages_need_whole_groups),
         cmocka_unit_test(live_chunks_of_a_virtual_stage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
