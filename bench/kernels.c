@@ -1,6 +1,6 @@
-/* Every kernel of a back end at the sizes of one MoE block: bytes, operations, time, and the share of what the same device
- * reached in the same run with a plain copy and a large dense product. The copy goes through memory; a kernel whose
- * operands stay in a cache passes 100 %. */
+/* Every kernel of a back end at the sizes of one MoE block: bytes, operations, time, and the share of what the same
+ * device reached in the same run with a plain copy and a large dense product. The copy goes through memory; a kernel
+ * whose operands stay in a cache passes 100 %. */
 #include "base/arguments.h"
 #include "base/clock.h"
 #include "kernels/operands.h"
@@ -17,7 +17,8 @@ struct sizes {
 static const struct sizes cpu_sizes = {1024, 512, 512, 8, 2, 64, 16, 2, 4, 512, 8192, 256 << 20, 1024};
 static const struct sizes gpu_sizes = {8192, 4096, 4096, 32, 8, 128, 64, 8, 8, 1536, 65536, (int64_t)4 << 30, 8192};
 
-/* X(kind, flags, dimensions): all kernels of a block, its loss and its optimizer. R is what a rank receives under balance. */
+/* X(kind, flags, dimensions): all kernels of a block, its loss and its optimizer. R is what a rank receives under
+ * balance. */
 #define BENCH_TABLE(X)                                                                                                 \
     X(ZERO, 0, s->tokens * s->hidden * 4)                                                                              \
     X(EMBEDDING_FORWARD, 0, s->tokens, s->vocabulary, s->hidden)                                                       \
@@ -56,7 +57,8 @@ struct common_options {
 };
 
 static const struct rk_option option_table[] = {
-    {"backend", 'b', RK_OPTION_STRING, offsetof(struct options, backend), "NAME", "Back end (default cpu)", "cpu|cuda", 0, 0},
+    {"backend", 'b', RK_OPTION_STRING, offsetof(struct options, backend), "NAME", "Back end (default cpu)", "cpu|cuda",
+     0, 0},
     {"type", 't', RK_OPTION_STRING, offsetof(struct options, type), "TYPE", "Data type of activations (default f32)",
      "f32|bf16", 0, 0},
     {"seconds", 's', RK_OPTION_NUMBER, offsetof(struct options, seconds), "SECONDS",
@@ -64,8 +66,8 @@ static const struct rk_option option_table[] = {
 };
 
 static const struct rk_option common_table[] = {
-    {"json", 'j', RK_OPTION_FLAG, offsetof(struct common_options, json), NULL, "Print one JSON object instead of a table",
-     NULL, 0, 0},
+    {"json", 'j', RK_OPTION_FLAG, offsetof(struct common_options, json), NULL,
+     "Print one JSON object instead of a table", NULL, 0, 0},
     {"help", 'h', RK_OPTION_FLAG, offsetof(struct common_options, help), NULL, "Print this help", NULL, 0, 0},
 };
 
@@ -88,9 +90,9 @@ struct bench {
     struct rk_stream *stream;
     struct rk_event_handle *from, *to;
     enum rk_data_type type;
-    double seconds;          /* for each kernel */
-    double copy_rate;        /* bytes/s read and written by a copy on the device */
-    double product_rate;     /* FLOP/s of a large square product */
+    double seconds;      /* for each kernel */
+    double copy_rate;    /* bytes/s read and written by a copy on the device */
+    double product_rate; /* FLOP/s of a large square product */
 };
 
 /* What is timed: a kernel, or the copy between two halves of a buffer when call is NULL. */
@@ -157,8 +159,8 @@ static enum rk_status measure(const struct bench *bench, const struct work *work
 static enum rk_status time_shape(const struct bench *bench, const struct rk_op_shape *shape, double *median,
                                  struct rk_error *error) {
     struct rk_operands operands;
-    enum rk_status status = rk_operands_make(bench->backend, bench->device, shape, 0, RK_DISTRIBUTION_NORMAL, 1,
-                                             &operands, error);
+    enum rk_status status =
+        rk_operands_make(bench->backend, bench->device, shape, 0, RK_DISTRIBUTION_NORMAL, 1, &operands, error);
     if (status != RK_OK) {
         return status;
     }
@@ -192,7 +194,8 @@ static enum rk_status find_limits(struct bench *bench, const struct sizes *sizes
     return status;
 }
 
-static void print_row(const struct bench *bench, const struct rk_op_shape *shape, double seconds, bool json, bool first) {
+static void print_row(const struct bench *bench, const struct rk_op_shape *shape, double seconds, bool json,
+                      bool first) {
     char name[128];
     double bytes = rk_op_bytes(shape), flops = rk_op_flops(shape);
     double by_memory = bytes / bench->copy_rate, by_product = flops / bench->product_rate;
@@ -212,9 +215,11 @@ static void print_row(const struct bench *bench, const struct rk_op_shape *shape
 
 static void print_head(const struct bench *bench, const struct rk_device_facts *facts, bool json) {
     if (json) {
-        printf("{\n  \"backend\": \"%s\",\n  \"device\": \"%s\",\n  \"type\": \"%s\",\n  \"copy_bytes_per_second\": %.6g,\n"
+        printf("{\n  \"backend\": \"%s\",\n  \"device\": \"%s\",\n  \"type\": \"%s\",\n  \"copy_bytes_per_second\": "
+               "%.6g,\n"
                "  \"product_flops_per_second\": %.6g,\n  \"kernels\": [",
-               bench->backend->name, facts->name, rk_data_type_name(bench->type), bench->copy_rate, bench->product_rate);
+               bench->backend->name, facts->name, rk_data_type_name(bench->type), bench->copy_rate,
+               bench->product_rate);
     } else {
         printf("%s, %s: copy %.1f GB/s (read and written), product %.1f GFLOP/s\n\n", facts->name,
                rk_data_type_name(bench->type), bench->copy_rate / 1e9, bench->product_rate / 1e9);
@@ -225,8 +230,7 @@ static void print_head(const struct bench *bench, const struct rk_device_facts *
 
 static enum rk_status run_table(struct bench *bench, const struct sizes *s, bool json, struct rk_error *error) {
     struct rk_device_facts facts;
-#define SHAPE(op, flag_bits, ...)                                                                                      \
-    {.kind = RK_OP_##op, .type = bench->type, .flags = (flag_bits), .dim = {__VA_ARGS__}},
+#define SHAPE(op, flag_bits, ...) {.kind = RK_OP_##op, .type = bench->type, .flags = (flag_bits), .dim = {__VA_ARGS__}},
     const struct rk_op_shape shapes[] = {BENCH_TABLE(SHAPE)};
 #undef SHAPE
     enum rk_status status = bench->backend->device_facts(bench->device, &facts, error);

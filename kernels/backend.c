@@ -13,8 +13,8 @@ const struct rk_backend *rk_backend_of(enum rk_backend_kind kind) {
     return kind == RK_BACKEND_CUDA ? rk_backend_cuda() : rk_backend_cpu();
 }
 
-/* Whether a call with these flags needs the operand although other calls go without: the gains of a normalised rotation,
- * and the values from before it. */
+/* Whether a call with these flags needs the operand although other calls go without: the gains of a normalised
+ * rotation, and the values from before it. */
 static bool needed_by_flags(const struct rk_op_shape *shape, int operand) {
     bool normalises = (shape->flags & (RK_OP_FLAG_QK_NORM_HEAD | RK_OP_FLAG_QK_NORM_FULL)) != 0;
     return normalises && (shape->kind == RK_OP_ROPE_FORWARD || shape->kind == RK_OP_ROPE_BACKWARD) &&
@@ -31,8 +31,8 @@ enum rk_status rk_kernel_run(const struct rk_backend *backend, struct rk_stream 
     int workspace = rk_op_workspace_operand(shape->kind);
     for (int operand = 0; operand < rk_op_operand_count(shape->kind); operand++) {
         bool needed = !rk_op_operand_optional(shape->kind, operand) || needed_by_flags(shape, operand);
-        int64_t bytes = operand == workspace ? rk_op_workspace_bytes(shape, backend->kind)
-                                             : rk_op_operand_bytes(shape, operand);
+        int64_t bytes =
+            operand == workspace ? rk_op_workspace_bytes(shape, backend->kind) : rk_op_operand_bytes(shape, operand);
         if (call->operand[operand] == NULL && bytes > 0 && (needed || operand == workspace)) {
             return rk_fail(error, RK_ERROR, "%s: operand %d (%s, %" PRId64 " bytes) is missing",
                            rk_op_name(shape->kind), operand, rk_op_operand_name(shape->kind, operand), bytes);

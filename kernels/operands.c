@@ -9,23 +9,23 @@
 
 /* What an operand is filled with, where its type and access do not say it. */
 enum content {
-    CONTENT_BY_ACCESS,     /* floating point inputs and accumulators: values; outputs: poison */
-    CONTENT_WEIGHT,        /* values scaled by 1/sqrt of the last dimension in use */
-    CONTENT_GAIN,          /* 1 + value / 8 */
-    CONTENT_ONE,           /* 1 */
-    CONTENT_SIZE,          /* |value| / 8: second moments */
-    CONTENT_LSE,           /* log(position + 1) + 1/2: that of scores with variance 1 */
-    CONTENT_SHARE,         /* 1 / experts */
-    CONTENT_TOKEN,         /* uniform in [0, V) */
+    CONTENT_BY_ACCESS, /* floating point inputs and accumulators: values; outputs: poison */
+    CONTENT_WEIGHT,    /* values scaled by 1/sqrt of the last dimension in use */
+    CONTENT_GAIN,      /* 1 + value / 8 */
+    CONTENT_ONE,       /* 1 */
+    CONTENT_SIZE,      /* |value| / 8: second moments */
+    CONTENT_LSE,       /* log(position + 1) + 1/2: that of scores with variance 1 */
+    CONTENT_SHARE,     /* 1 / experts */
+    CONTENT_TOKEN,     /* uniform in [0, V) */
     CONTENT_INDEX,
-    CONTENT_REQUESTED,     /* this rank's counts */
+    CONTENT_REQUESTED, /* this rank's counts */
     CONTENT_REQUESTED_ALL,
     CONTENT_ROW,
     CONTENT_KEPT,
     CONTENT_ORDER,
     CONTENT_OFFSETS,
     CONTENT_STEP_STATE,
-    CONTENT_COUNTER        /* 0, 1, 2, ...: counters and FP64 sums that are added to */
+    CONTENT_COUNTER /* 0, 1, 2, ...: counters and FP64 sums that are added to */
 };
 
 static const uint8_t contents[RK_OP_KIND_COUNT][RK_OP_OPERANDS] = {

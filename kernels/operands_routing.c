@@ -67,9 +67,10 @@ enum rk_status rk_routing_example_make(int64_t tokens, int64_t experts, int64_t 
                                        struct rk_error *error) {
     if (top_k > RK_ROUTE_RANDOM_MAX || top_k > experts || ranks < 1 || experts % ranks != 0 || group_rank < 0 ||
         group_rank >= ranks) {
-        return rk_fail(error, RK_USAGE, "random routing: %" PRId64 " routes to %" PRId64 " experts on %" PRId64
-                       " ranks, rank %d; experts must divide by ranks and routes be at most experts and %d", top_k,
-                       experts, ranks, group_rank, RK_ROUTE_RANDOM_MAX);
+        return rk_fail(error, RK_USAGE,
+                       "random routing: %" PRId64 " routes to %" PRId64 " experts on %" PRId64
+                       " ranks, rank %d; experts must divide by ranks and routes be at most experts and %d",
+                       top_k, experts, ranks, group_rank, RK_ROUTE_RANDOM_MAX);
     }
     struct rk_routing_example made = {
         .tokens = tokens,

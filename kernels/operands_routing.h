@@ -1,4 +1,5 @@
-/* Uniform random routing of a whole group, on the host: what the integer operands of the routing and exchange ops hold. */
+/* Uniform random routing of a whole group, on the host: what the integer operands of the routing and exchange ops hold.
+ */
 #ifndef RK_KERNELS_OPERANDS_ROUTING_H
 #define RK_KERNELS_OPERANDS_ROUTING_H
 
@@ -9,8 +10,8 @@
 /* All arrays in host memory; see ROUTE_FORWARD and ROUTE_MAP for their meaning. */
 struct rk_routing_example {
     int64_t tokens, experts, top_k, ranks, capacity;
-    int32_t *index;          /* [T,K] of this rank */
-    int32_t *requested_all;  /* [M,N] */
+    int32_t *index;         /* [T,K] of this rank */
+    int32_t *requested_all; /* [M,N] */
     int32_t *row, *kept, *offsets, *order;
 };
 

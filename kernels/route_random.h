@@ -26,10 +26,10 @@ RK_ROUTE_INLINE int32_t rk_route_random_below(uint64_t serial, uint64_t counter,
 
 enum { RK_ROUTE_RANDOM_MAX = 64 }; /* the largest K */
 
-/* Draws the first `count` experts of a token into chosen[] (count <= K <= N): the j-th is the r-th of those not drawn yet, in
- * ascending order, with r uniform in [0, N - j) from counter token · K + j. */
-RK_ROUTE_INLINE void rk_route_random_experts(uint64_t serial, int64_t token, int32_t top_k, int32_t experts, int32_t count,
-                                             int32_t *chosen) {
+/* Draws the first `count` experts of a token into chosen[] (count <= K <= N): the j-th is the r-th of those not drawn
+ * yet, in ascending order, with r uniform in [0, N - j) from counter token · K + j. */
+RK_ROUTE_INLINE void rk_route_random_experts(uint64_t serial, int64_t token, int32_t top_k, int32_t experts,
+                                             int32_t count, int32_t *chosen) {
     int32_t ascending[RK_ROUTE_RANDOM_MAX];
     for (int32_t j = 0; j < count; j++) {
         uint64_t counter = (uint64_t)token * (uint64_t)top_k + (uint64_t)j;

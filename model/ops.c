@@ -6,8 +6,18 @@
 #include <string.h>
 
 /* Element kinds as the contract writes them; those of the first line are resolved by type and flags. */
-enum element_rule { RULE_ACT, RULE_OUTPUT, RULE_INPUT, RULE_SUM, RULE_F32, RULE_F64, RULE_I32, RULE_I64, RULE_BYTE,
-                    RULE_SCRATCH };
+enum element_rule {
+    RULE_ACT,
+    RULE_OUTPUT,
+    RULE_INPUT,
+    RULE_SUM,
+    RULE_F32,
+    RULE_F64,
+    RULE_I32,
+    RULE_I64,
+    RULE_BYTE,
+    RULE_SCRATCH
+};
 
 /* X(kind, operand, name, access, extent, presence, element rule, elements from dim[])
  * extent: WHOLE, or PREFIX (only the valid rows are touched); presence: REQUIRED or OPTIONAL. */
@@ -191,12 +201,8 @@ struct operand_row {
 
 static const struct operand_row operand_rows[RK_OP_KIND_COUNT][RK_OP_OPERANDS] = {
 #define ROW(kind, operand, name, access, extent, presence, element, elements)                                          \
-    [RK_OP_##kind][operand] = {name,                                                                                   \
-                               RK_ACCESS_##access,                                                                     \
-                               extent == PREFIX,                                                                       \
-                               presence == OPTIONAL,                                                                   \
-                               RULE_##element,                                                                         \
-                               elements_##kind##_##operand},
+    [RK_OP_##kind][operand] = {name,           RK_ACCESS_##access,         extent == PREFIX, presence == OPTIONAL,     \
+                               RULE_##element, elements_##kind##_##operand},
     OPERAND_TABLE(ROW)
 #undef ROW
 };
@@ -241,8 +247,8 @@ static const char *const group_names[RK_GROUP_COUNT] = {
 };
 
 static const char *const phase_names[RK_PHASE_COUNT] = {
-    [RK_PHASE_FORWARD] = "forward",   [RK_PHASE_RECOMPUTE] = "recompute", [RK_PHASE_BACKWARD] = "backward",
-    [RK_PHASE_LOSS] = "loss",         [RK_PHASE_REDUCTION] = "reduction", [RK_PHASE_OPTIMIZER] = "optimizer",
+    [RK_PHASE_FORWARD] = "forward", [RK_PHASE_RECOMPUTE] = "recompute", [RK_PHASE_BACKWARD] = "backward",
+    [RK_PHASE_LOSS] = "loss",       [RK_PHASE_REDUCTION] = "reduction", [RK_PHASE_OPTIMIZER] = "optimizer",
 };
 
 static const char *const family_names[RK_OP_FAMILY_COUNT] = {
@@ -263,8 +269,8 @@ static const char *const family_names[RK_OP_FAMILY_COUNT] = {
 
 /* By bit of enum rk_op_flag. */
 static const char *const flag_names[] = {
-    "f32_output", "f32_input",     "qk_norm_head", "qk_norm_full", "sigmoid", "normalize_top_k",
-    "route_uniform", "route_random", "f64",
+    "f32_output",      "f32_input",     "qk_norm_head", "qk_norm_full", "sigmoid",
+    "normalize_top_k", "route_uniform", "route_random", "f64",
 };
 enum { FLAG_COUNT = sizeof flag_names / sizeof flag_names[0] };
 
@@ -301,8 +307,8 @@ char *rk_op_shape_text(const struct rk_op_shape *shape, char *buffer, size_t siz
     const char *name = rk_op_dimensions(shape->kind);
     for (int i = 0; *name != '\0' && written >= 0 && (size_t)written < size; i++) {
         int length = (int)strcspn(name, " ");
-        written += snprintf(buffer + written, size - (size_t)written, " %.*s=%lld", length, name,
-                            (long long)shape->dim[i]);
+        written +=
+            snprintf(buffer + written, size - (size_t)written, " %.*s=%lld", length, name, (long long)shape->dim[i]);
         name += length + (name[length] == ' ');
     }
     for (int bit = 0; bit < FLAG_COUNT && written >= 0 && (size_t)written < size; bit++) {
@@ -492,8 +498,8 @@ double rk_op_bytes(const struct rk_op_shape *shape) {
             continue;
         }
         double passes = rk_op_operand_access(shape->kind, operand) == RK_ACCESS_ACCUMULATE ? 2 : 1;
-        bytes += passes * touched_elements(shape, operand) *
-                 (double)rk_element_bytes(rk_op_operand_element(shape, operand));
+        bytes +=
+            passes * touched_elements(shape, operand) * (double)rk_element_bytes(rk_op_operand_element(shape, operand));
     }
     return bytes;
 }

@@ -1,6 +1,6 @@
 /* Scratch of the kernels, by kind and back end: the one place that the lowering and the kernels both read. */
-#include "model/ops.h"
 #include "model/ops_workspace.h"
+#include "model/ops.h"
 
 static int64_t smaller(int64_t left, int64_t right) {
     return left < right ? left : right;
@@ -66,8 +66,8 @@ static int64_t cpu_bytes(const struct rk_op_shape *shape) {
     }
 }
 
-/* Dense products through cuBLASLt. An FP32 gradient beside BF16 factors becomes two BF16 halves side by side; dgrad needs the
- * weight twice, wgrad the two halves' products in FP32. */
+/* Dense products through cuBLASLt. An FP32 gradient beside BF16 factors becomes two BF16 halves side by side; dgrad
+ * needs the weight twice, wgrad the two halves' products in FP32. */
 static int64_t cuda_gemm_bytes(const struct rk_op_shape *shape, int64_t m, int64_t n, int64_t k) {
     int64_t bytes = RK_CUDA_GEMM_BYTES;
     if (shape->type == RK_BF16 && (shape->flags & RK_OP_FLAG_F32_INPUT) != 0)
@@ -75,8 +75,8 @@ static int64_t cuda_gemm_bytes(const struct rk_op_shape *shape, int64_t m, int64
     return bytes;
 }
 
-/* The CUDA back end: cuBLASLt's recommended workspace on Hopper for products; FP32 partial sums elsewhere, a row for each
- * of at most RK_CUDA_PARTIAL_ROWS blocks. Grouped products need none. */
+/* The CUDA back end: cuBLASLt's recommended workspace on Hopper for products; FP32 partial sums elsewhere, a row for
+ * each of at most RK_CUDA_PARTIAL_ROWS blocks. Grouped products need none. */
 static int64_t cuda_bytes(const struct rk_op_shape *shape) {
     const int64_t *dim = shape->dim;
     switch (shape->kind) {

@@ -1,6 +1,6 @@
-/* Causal attention, RK_CPU_QUERY_ROWS queries of one head at a time against all keys up to the last of them, so that the
- * blocks above the diagonal are never computed. Products through OpenBLAS; FP32 heads are used where they lie, BF16 heads are
- * widened into the workspace. Sums over query heads that share a key head run in the order of the heads. */
+/* Causal attention, RK_CPU_QUERY_ROWS queries of one head at a time against all keys up to the last of them, so that
+ * the blocks above the diagonal are never computed. Products through OpenBLAS; FP32 heads are used where they lie, BF16
+ * heads are widened into the workspace. Sums over query heads that share a key head run in the order of the heads. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/exponential.h"
 #include "model/ops_workspace.h"
@@ -19,7 +19,7 @@ struct attention {
     int64_t row, context_row; /* values of a token in qkv and in context */
     int64_t block;            /* queries at a time */
     float scale;
-    float *workspace;         /* what is left of it */
+    float *workspace; /* what is left of it */
 };
 
 static void attention_open(struct attention *attention, const struct rk_op_call *call, int workspace) {
@@ -85,8 +85,8 @@ static void clear_head(const struct attention *attention, struct head head, int6
 /* into[rows, keys] = factor · left[rows, width] · right[keys, width]ᵀ */
 static void scores_of(const struct attention *attention, struct head left, struct head right, int64_t rows,
                       int64_t keys, float factor, float *into) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)keys, (blasint)attention->width, factor,
-                left.data, (blasint)left.stride, right.data, (blasint)right.stride, 0, into, (blasint)keys);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)keys, (blasint)attention->width,
+                factor, left.data, (blasint)left.stride, right.data, (blasint)right.stride, 0, into, (blasint)keys);
 }
 
 /* into[rows, width] = scores[rows, keys] · right[keys, width] */
@@ -114,8 +114,8 @@ static RK_CPU_CLONES double exponentials(float *scores, int64_t visible, int64_t
     return rk_cpu_sum(scores, visible);
 }
 
-static RK_CPU_CLONES void forward_block(const struct attention *attention, struct head q, struct head k, struct head v, int64_t first,
-                          int64_t rows, float *scores, struct head context, float *lse) {
+static RK_CPU_CLONES void forward_block(const struct attention *attention, struct head q, struct head k, struct head v,
+                                        int64_t first, int64_t rows, float *scores, struct head context, float *lse) {
     int64_t keys = first + rows;
     scores_of(attention, q, k, rows, keys, attention->scale, scores);
     float inverse[RK_CPU_QUERY_ROWS];
@@ -168,8 +168,9 @@ struct block_heads {
 };
 
 /* p = exp(score - lse); dv += pᵀ·do; dp = do·vᵀ; ds = p·(dp - Σ do·o)·scale; dq = ds·k; dk += dsᵀ·q. */
-static RK_CPU_CLONES void backward_block(const struct attention *attention, const struct block_heads *heads, const float *lse,
-                           int64_t first, int64_t rows, float *probabilities, float *gradients) {
+static RK_CPU_CLONES void backward_block(const struct attention *attention, const struct block_heads *heads,
+                                         const float *lse, int64_t first, int64_t rows, float *probabilities,
+                                         float *gradients) {
     int64_t keys = first + rows;
     scores_of(attention, heads->q, heads->k, rows, keys, attention->scale, probabilities);
     scores_of(attention, heads->dcontext, heads->v, rows, keys, 1, gradients);
@@ -194,8 +195,8 @@ static RK_CPU_CLONES void backward_block(const struct attention *attention, cons
 /* Buffers of the backward beside the operands. */
 struct backward_buffers {
     float *probabilities, *gradients;
-    float *k, *v, *dk, *dv;                 /* of a sequence */
-    float *q, *context, *dcontext, *dq;     /* of a block */
+    float *k, *v, *dk, *dv;             /* of a sequence */
+    float *q, *context, *dcontext, *dq; /* of a block */
 };
 
 static void backward_head(const struct attention *a, const struct rk_op_call *call, struct backward_buffers *buffers,

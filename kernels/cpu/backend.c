@@ -147,8 +147,8 @@ static enum rk_status event_record(struct rk_event_handle *event, struct rk_stre
     return RK_OK;
 }
 
-/* Whatever was recorded has happened. What was not recorded yet counts as complete, as the contract says; if it is recorded
- * later in program order, another back end would not have waited for it either, so it is counted. */
+/* Whatever was recorded has happened. What was not recorded yet counts as complete, as the contract says; if it is
+ * recorded later in program order, another back end would not have waited for it either, so it is counted. */
 static enum rk_status event_wait(struct rk_stream *stream, struct rk_event_handle *event, struct rk_error *error) {
     (void)error;
     stream->device->counters.unrecorded_waits += event->recorded ? 0 : 1;

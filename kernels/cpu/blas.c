@@ -5,13 +5,13 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-/* Exported by every OpenBLAS with DYNAMIC_ARCH, absent from others: quit forgets the chosen kernels, init chooses again,
- * by OPENBLAS_CORETYPE if it is set. */
+/* Exported by every OpenBLAS with DYNAMIC_ARCH, absent from others: quit forgets the chosen kernels, init chooses
+ * again, by OPENBLAS_CORETYPE if it is set. */
 void gotoblas_dynamic_quit(void) __attribute__((weak));
 void gotoblas_dynamic_init(void) __attribute__((weak));
 
-/* An OpenBLAS older than the processor takes it for a Prescott of 2004, whose kernels are five times slower than those of
- * its real family. The user's own choice stands. */
+/* An OpenBLAS older than the processor takes it for a Prescott of 2004, whose kernels are five times slower than those
+ * of its real family. The user's own choice stands. */
 static void choose_kernels(void) {
     const char *better = NULL;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {

@@ -1,7 +1,7 @@
 /* What the files of the CPU back end share: its objects, chunks of FP32 or BF16 rows, and the kernels' prototypes.
  *
- * Kernels compute in FP32 with a fixed order of summation. A row is worked through in chunks: an FP32 chunk is used where it
- * lies, a BF16 chunk is widened into a buffer on the stack. */
+ * Kernels compute in FP32 with a fixed order of summation. A row is worked through in chunks: an FP32 chunk is used
+ * where it lies, a BF16 chunk is widened into a buffer on the stack. */
 #ifndef RK_KERNELS_CPU_CPU_H
 #define RK_KERNELS_CPU_CPU_H
 
@@ -35,8 +35,8 @@ struct rk_event_handle {
     double seconds;
 };
 
-/* Compiles a function also for AVX2 and AVX-512, chosen when the program starts, so that one binary is fast everywhere. The
- * bits are the same: sums are written in lanes, and products are not fused. */
+/* Compiles a function also for AVX2 and AVX-512, chosen when the program starts, so that one binary is fast everywhere.
+ * The bits are the same: sums are written in lanes, and products are not fused. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(RK_SANITIZED)
 #define RK_CPU_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
@@ -58,7 +58,8 @@ static inline const float *rk_cpu_load(enum rk_data_type type, const void *base,
     return buffer;
 }
 
-/* Stores count FP32 values at first of an act array; BF16 rounds to nearest even. The buffer does not overlap the array. */
+/* Stores count FP32 values at first of an act array; BF16 rounds to nearest even. The buffer does not overlap the
+ * array. */
 static inline void rk_cpu_store(enum rk_data_type type, void *base, int64_t first, int64_t count,
                                 const float *restrict buffer) {
     if (type == RK_F32) {
@@ -67,7 +68,8 @@ static inline void rk_cpu_store(enum rk_data_type type, void *base, int64_t firs
     }
     uint16_t *values = (uint16_t *)base + first;
     for (int64_t i = 0; i < count; i++) {
-        values[i] = rk_bf16_round(buffer[i]); /* NOLINT(clang-analyzer-core.CallAndMessage): cannot add up halves of a head */
+        values[i] =
+            rk_bf16_round(buffer[i]); /* NOLINT(clang-analyzer-core.CallAndMessage): cannot add up halves of a head */
     }
 }
 
@@ -140,7 +142,8 @@ static inline float rk_cpu_largest(const float *values, int64_t count) {
     return lanes[0];
 }
 
-/* The kernels, one for each kind that a kernel executes: rk_cpu_GEMM_FORWARD and so on, named as the table names them. */
+/* The kernels, one for each kind that a kernel executes: rk_cpu_GEMM_FORWARD and so on, named as the table names them.
+ */
 #define RK_CPU_DECLARE_KERNEL(kind)                                                                                    \
     enum rk_status rk_cpu_##kind(struct rk_stream *stream, const struct rk_op_call *call, struct rk_error *error);
 #define RK_CPU_DECLARE_TRANSPORT(kind)

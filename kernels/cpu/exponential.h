@@ -6,11 +6,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Relative error below 2^-22 (two units in the last place) for results that are normal numbers; 0 where the true value is
- * below 2^-126, infinity above the largest float, NaN for NaN. exp(0) is exactly 1.
+/* Relative error below 2^-22 (two units in the last place) for results that are normal numbers; 0 where the true value
+ * is below 2^-126, infinity above the largest float, NaN for NaN. exp(0) is exactly 1.
  *
- * x = n·ln 2 + r with |r| <= ln 2 / 2: n from adding 1.5 · 2^23, which leaves the rounded integer in the low bits; ln 2 in
- * two parts, so that n · high is exact; e^r by its series up to r^7 (the remainder is below 2^-27). */
+ * x = n·ln 2 + r with |r| <= ln 2 / 2: n from adding 1.5 · 2^23, which leaves the rounded integer in the low bits; ln 2
+ * in two parts, so that n · high is exact; e^r by its series up to r^7 (the remainder is below 2^-27). */
 static inline float rk_cpu_exp(float x) {
     const float magic = 12582912.0f, log2e = 1.44269504088896341f;
     const float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;

@@ -1,5 +1,5 @@
-/* Products, dense and grouped, through OpenBLAS. FP32 operands are used where they lie; BF16 operands are widened into the
- * workspace, RK_CPU_BLOCK_ROWS rows of activations and RK_CPU_PANEL_ROWS rows of a weight at a time.
+/* Products, dense and grouped, through OpenBLAS. FP32 operands are used where they lie; BF16 operands are widened into
+ * the workspace, RK_CPU_BLOCK_ROWS rows of activations and RK_CPU_PANEL_ROWS rows of a weight at a time.
  *
  * Dimensions as in ops.h: y[m,n] = x[m,k] · w[n,k]ᵀ. */
 #include "kernels/cpu/cpu.h"
@@ -8,15 +8,15 @@
 #include <cblas.h>
 #include <inttypes.h>
 
-/* One product: of a whole dense op, or of one expert's rows. `into` is addend + product (act, or FP32 where the flag says),
- * or the accumulated weight gradient. */
+/* One product: of a whole dense op, or of one expert's rows. `into` is addend + product (act, or FP32 where the flag
+ * says), or the accumulated weight gradient. */
 struct product {
     enum rk_data_type type;
     bool f32_gradient, f32_output; /* dy, y are FP32 although the type is BF16 */
     int64_t m, n, k;
-    const void *left;              /* x or dy */
-    const void *right;             /* w, or x for the weight gradient */
-    const void *addend;            /* may be NULL or `into` */
+    const void *left;   /* x or dy */
+    const void *right;  /* w, or x for the weight gradient */
+    const void *addend; /* may be NULL or `into` */
     void *into;
     float *workspace;
 };
@@ -57,8 +57,9 @@ static struct matrix widened(enum rk_data_type type, const void *base, int64_t r
 }
 
 /* Puts the addend where an FP32 product will be added. */
-static RK_CPU_CLONES void place_addend(const struct product *product, int64_t row_width, int64_t first_row, int64_t rows,
-                         int64_t first_column, int64_t columns, float *into, int64_t stride) {
+static RK_CPU_CLONES void place_addend(const struct product *product, int64_t row_width, int64_t first_row,
+                                       int64_t rows, int64_t first_column, int64_t columns, float *into,
+                                       int64_t stride) {
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = (first_row + row) * row_width + first_column;
         float *target = into + row * stride;
@@ -80,7 +81,7 @@ static void forward_f32(const struct product *product) {
 
 /* One block of rows times one panel of the weight. */
 static RK_CPU_CLONES void forward_tile(const struct product *product, struct matrix x, int64_t first_row, int64_t rows,
-                         int64_t first_panel, int64_t panel, float *panel_buffer, float *tile_buffer) {
+                                       int64_t first_panel, int64_t panel, float *panel_buffer, float *tile_buffer) {
     int64_t n = product->n, k = product->k;
     struct matrix w = widened(product->type, product->right, k, first_panel, panel, 0, k, panel_buffer);
     float *tile = product->f32_output ? (float *)product->into + first_row * n + first_panel : tile_buffer;
@@ -105,8 +106,8 @@ static void forward(const struct product *product) {
     float *tile_buffer = panel_buffer + RK_CPU_PANEL_ROWS * product->k;
     for (int64_t row = 0; row < product->m; row += block) {
         int64_t rows = rk_cpu_smaller(product->m - row, block);
-        struct matrix x = widened(product->type, product->left, product->k, row, rows, 0, product->k,
-                                  product->workspace);
+        struct matrix x =
+            widened(product->type, product->left, product->k, row, rows, 0, product->k, product->workspace);
         for (int64_t first = 0; first < product->n; first += RK_CPU_PANEL_ROWS) {
             int64_t panel = rk_cpu_smaller(product->n - first, RK_CPU_PANEL_ROWS);
             forward_tile(product, x, row, rows, first, panel, panel_buffer, tile_buffer);
@@ -213,8 +214,8 @@ enum rk_status rk_cpu_GEMM_WGRAD(struct rk_stream *stream, const struct rk_op_ca
     return run_dense(stream, call, -1, 2, wgrad, error);
 }
 
-/* A grouped op: one product for each expert with rows. Widths are those of one row of the operand; a width of 0 says that
- * the operand has a matrix for each expert instead of rows. */
+/* A grouped op: one product for each expert with rows. Widths are those of one row of the operand; a width of 0 says
+ * that the operand has a matrix for each expert instead of rows. */
 static enum rk_status run_grouped(struct rk_stream *stream, const struct rk_op_call *call, int64_t left_width,
                                   int64_t right_width, int64_t into_width, void (*compute)(const struct product *),
                                   struct rk_error *error) {

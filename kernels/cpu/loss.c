@@ -12,8 +12,8 @@ static RK_CPU_CLONES float largest_logit(enum rk_data_type type, const void *log
     return largest;
 }
 
-static RK_CPU_CLONES double sum_of_exponentials(enum rk_data_type type, const void *logits, int64_t first, int64_t count,
-                                  float largest) {
+static RK_CPU_CLONES double sum_of_exponentials(enum rk_data_type type, const void *logits, int64_t first,
+                                                int64_t count, float largest) {
     float buffer[RK_CPU_CHUNK], power[RK_CPU_CHUNK];
     double sum = 0;
     for (int64_t done = 0; done < count; done += RK_CPU_CHUNK) {
@@ -27,10 +27,10 @@ static RK_CPU_CLONES double sum_of_exponentials(enum rk_data_type type, const vo
     return sum;
 }
 
-/* dlogit = weight · (probability - [is target]); the target's value is corrected before its chunk is stored, so that it is
- * rounded once. */
-static RK_CPU_CLONES void write_gradient(enum rk_data_type type, void *logits, int64_t first, int64_t count, float largest, double sum,
-                           float weight, int64_t target) {
+/* dlogit = weight · (probability - [is target]); the target's value is corrected before its chunk is stored, so that it
+ * is rounded once. */
+static RK_CPU_CLONES void write_gradient(enum rk_data_type type, void *logits, int64_t first, int64_t count,
+                                         float largest, double sum, float weight, int64_t target) {
     float buffer[RK_CPU_CHUNK], gradient[RK_CPU_CHUNK];
     float factor = (float)((double)weight / sum);
     for (int64_t done = 0; done < count; done += RK_CPU_CHUNK) {

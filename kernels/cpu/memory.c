@@ -33,7 +33,8 @@ void rk_cpu_memory_free(struct rk_device *device, void *address) {
 /* Opens a file without a name in the folder. */
 static enum rk_status open_nameless(const char *folder, int *descriptor, struct rk_error *error) {
     int opened = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (opened < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) { /* file systems without O_TMPFILE */
+    if (opened < 0 &&
+        (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) { /* file systems without O_TMPFILE */
         char path[PATH_MAX];
         int length = snprintf(path, sizeof path, "%s/reckon-spill-XXXXXX", folder);
         if (length < 0 || (size_t)length >= sizeof path) {
@@ -66,8 +67,10 @@ enum rk_status rk_cpu_host_allocate(struct rk_device *device, int64_t bytes, voi
     /* The blocks are taken now: a disk that fills up is an error here, not a signal in the middle of a step. */
     int failure = posix_fallocate(descriptor, 0, size);
     if (failure != 0) {
-        status = rk_fail(error, RK_ERROR, "spill folder %s: no room for %" PRId64 " bytes (%s); free some space or name "
-                         "another folder", device->spill_folder, size, strerror(failure));
+        status = rk_fail(error, RK_ERROR,
+                         "spill folder %s: no room for %" PRId64 " bytes (%s); free some space or name "
+                         "another folder",
+                         device->spill_folder, size, strerror(failure));
         goto close_file;
     }
     void *memory = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);

@@ -50,7 +50,7 @@ static struct update update_of(const struct rk_op_call *call) {
 }
 
 static RK_CPU_CLONES void update_chunk(const struct update *update, int64_t count, const float *restrict gradient,
-                         float *restrict master, float *restrict first, float *restrict second) {
+                                       float *restrict master, float *restrict first, float *restrict second) {
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] * update->clip;
         first[i] = update->first_keep * first[i] + update->first_take * g;

@@ -8,21 +8,21 @@ enum { HEAD_MAX = 1024 };
 
 /* One of the two rotated parts of a token's row. */
 struct part {
-    int64_t first;         /* values before it in the row */
+    int64_t first; /* values before it in the row */
     int64_t heads;
-    const void *gain;      /* act, or NULL */
-    double *dgain;         /* sums of the gain's gradient, or NULL */
+    const void *gain; /* act, or NULL */
+    double *dgain;    /* sums of the gain's gradient, or NULL */
 };
 
 /* What a call asks for, and the angles of one position. */
 struct rotation {
     enum rk_data_type type;
-    int64_t tokens, sequence, row;       /* row: values of a token */
-    int64_t head, half;                  /* values of a head, and half of them */
+    int64_t tokens, sequence, row; /* row: values of a token */
+    int64_t head, half;            /* values of a head, and half of them */
     bool per_head, full;
     double epsilon;
     struct part part[2];
-    int64_t rotated;                     /* values of q and k together; v follows */
+    int64_t rotated; /* values of q and k together; v follows */
     double frequency[HEAD_MAX / 2];
     float cosine[HEAD_MAX / 2], sine[HEAD_MAX / 2];
 };
@@ -65,7 +65,8 @@ static void set_position(struct rotation *rotation, int64_t position) {
 }
 
 /* 1/sqrt(mean square + epsilon) over count values. */
-static RK_CPU_CLONES float reciprocal_norm(const struct rotation *rotation, const void *qkv, int64_t first, int64_t count) {
+static RK_CPU_CLONES float reciprocal_norm(const struct rotation *rotation, const void *qkv, int64_t first,
+                                           int64_t count) {
     float buffer[RK_CPU_CHUNK];
     double sum = 0;
     for (int64_t done = 0; done < count; done += RK_CPU_CHUNK) {
@@ -86,8 +87,8 @@ static void rotate(const struct rotation *rotation, const float *x, float direct
     }
 }
 
-static RK_CPU_CLONES void forward_part(const struct rotation *rotation, const struct part *part, const void *qkv, int64_t row,
-                         void *out) {
+static RK_CPU_CLONES void forward_part(const struct rotation *rotation, const struct part *part, const void *qkv,
+                                       int64_t row, void *out) {
     float x_buffer[HEAD_MAX], gain_buffer[HEAD_MAX], normalised[HEAD_MAX], rotated[HEAD_MAX];
     int64_t width = rotation->head, start = row + part->first;
     float rstd = rotation->full ? reciprocal_norm(rotation, qkv, start, part->heads * width) : 1.0f;
@@ -146,7 +147,7 @@ static void upper_gradient(const struct rotation *rotation, const void *dout, in
 
 /* Σ over one head of upper gradient · gain · x. Adds upper gradient · x · rstd to the gain's gradient. */
 static RK_CPU_CLONES double head_projection(const struct rotation *rotation, const struct part *part, const void *dout,
-                              const void *qkv, int64_t at, int64_t head, float rstd) {
+                                            const void *qkv, int64_t at, int64_t head, float rstd) {
     float upper[HEAD_MAX], x_buffer[HEAD_MAX], gain_buffer[HEAD_MAX], scaled[HEAD_MAX];
     int64_t width = rotation->head, gain_at = rotation->full ? head * width : 0;
     upper_gradient(rotation, dout, at, upper);
@@ -160,8 +161,9 @@ static RK_CPU_CLONES double head_projection(const struct rotation *rotation, con
     return rk_cpu_dot(scaled, x, width);
 }
 
-static RK_CPU_CLONES void write_head_gradient(const struct rotation *rotation, const struct part *part, const void *dout,
-                                const void *qkv, int64_t at, int64_t head, float rstd, float mean, void *dqkv) {
+static RK_CPU_CLONES void write_head_gradient(const struct rotation *rotation, const struct part *part,
+                                              const void *dout, const void *qkv, int64_t at, int64_t head, float rstd,
+                                              float mean, void *dqkv) {
     float upper[HEAD_MAX], x_buffer[HEAD_MAX], gain_buffer[HEAD_MAX], out[HEAD_MAX];
     int64_t width = rotation->head, gain_at = rotation->full ? head * width : 0;
     upper_gradient(rotation, dout, at, upper);
@@ -173,10 +175,10 @@ static RK_CPU_CLONES void write_head_gradient(const struct rotation *rotation, c
     rk_cpu_store(rotation->type, dqkv, at, width, out);
 }
 
-/* Through the RMSNorm: as RMSNORM_BACKWARD, over a head or over all heads of the part. The means come first, because dqkv
- * may be dout itself. */
-static RK_CPU_CLONES void backward_normalised(const struct rotation *rotation, const struct part *part, const void *dout,
-                                const void *qkv, int64_t row, void *dqkv) {
+/* Through the RMSNorm: as RMSNORM_BACKWARD, over a head or over all heads of the part. The means come first, because
+ * dqkv may be dout itself. */
+static RK_CPU_CLONES void backward_normalised(const struct rotation *rotation, const struct part *part,
+                                              const void *dout, const void *qkv, int64_t row, void *dqkv) {
     int64_t width = rotation->head, start = row + part->first;
     int64_t heads_together = rotation->full ? part->heads : 1;
     for (int64_t first = 0; first < part->heads; first += heads_together) {
@@ -193,8 +195,8 @@ static RK_CPU_CLONES void backward_normalised(const struct rotation *rotation, c
     }
 }
 
-static RK_CPU_CLONES void backward_plain(const struct rotation *rotation, const struct part *part, const void *dout, int64_t row,
-                           void *dqkv) {
+static RK_CPU_CLONES void backward_plain(const struct rotation *rotation, const struct part *part, const void *dout,
+                                         int64_t row, void *dqkv) {
     float upper[HEAD_MAX];
     for (int64_t head = 0; head < part->heads; head++) {
         int64_t at = row + part->first + head * rotation->head;

@@ -29,9 +29,10 @@ static enum rk_status router_open(struct router *router, const struct rk_op_call
     };
     if (router->experts < 1 || router->experts > EXPERTS_MAX || router->top_k < 1 || router->top_k > router->experts ||
         router->top_k > RK_ROUTE_RANDOM_MAX) {
-        return rk_fail(error, RK_USAGE, "%s: %" PRId64 " routes to %" PRId64 " experts; 1 to %d routes, at most %d experts, "
-                       "and no more routes than experts", rk_op_name(shape->kind), router->top_k, router->experts,
-                       RK_ROUTE_RANDOM_MAX, EXPERTS_MAX);
+        return rk_fail(error, RK_USAGE,
+                       "%s: %" PRId64 " routes to %" PRId64 " experts; 1 to %d routes, at most %d experts, "
+                       "and no more routes than experts",
+                       rk_op_name(shape->kind), router->top_k, router->experts, RK_ROUTE_RANDOM_MAX, EXPERTS_MAX);
     }
     return RK_OK;
 }
@@ -154,8 +155,8 @@ enum rk_status rk_cpu_ROUTE_FORWARD(struct rk_stream *stream, const struct rk_op
     return RK_OK;
 }
 
-/* Adds the gradient of the kept weights by the scores: w_j = c·s_j, or c·s_j / S with S the sum of the chosen scores, where
- * dL/ds_j = c·(dw_j - Σ_i dw_i s_i / S) / S. */
+/* Adds the gradient of the kept weights by the scores: w_j = c·s_j, or c·s_j / S with S the sum of the chosen scores,
+ * where dL/ds_j = c·(dw_j - Σ_i dw_i s_i / S) / S. */
 static void add_weight_gradient(const struct router *router, const float *score, const int32_t *chosen,
                                 const float *dweight, float *dscore) {
     float sum = 1, dot = 0;
@@ -172,10 +173,10 @@ static void add_weight_gradient(const struct router *router, const float *score,
     }
 }
 
-/* One token. dshare: gradient of the balance loss by the token's share of each expert (its score, over the scores' sum with
- * sigmoid). z: gradient of the z loss by lse². */
-static RK_CPU_CLONES void backward_token(const struct router *router, const float *logits, const int32_t *chosen, const float *dweight,
-                           const float *dshare, float z, float *dlogits) {
+/* One token. dshare: gradient of the balance loss by the token's share of each expert (its score, over the scores' sum
+ * with sigmoid). z: gradient of the z loss by lse². */
+static RK_CPU_CLONES void backward_token(const struct router *router, const float *logits, const int32_t *chosen,
+                                         const float *dweight, const float *dshare, float z, float *dlogits) {
     float probability[EXPERTS_MAX], sigmoid[EXPERTS_MAX], dscore[EXPERTS_MAX];
     float lse = probabilities_of(router, logits, probability);
     const float *score = probability;

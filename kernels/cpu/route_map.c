@@ -1,8 +1,9 @@
 /* From chosen experts to rows of the receive buffers. */
 #include "kernels/cpu/cpu.h"
 
-/* Rows kept for each (source, expert): on every destination rank, experts in order, then sources in order, until its R rows
- * are full. Notes for the rank itself where its rows begin on each destination, and where its own experts' rows begin. */
+/* Rows kept for each (source, expert): on every destination rank, experts in order, then sources in order, until its R
+ * rows are full. Notes for the rank itself where its rows begin on each destination, and where its own experts' rows
+ * begin. */
 static void keep_rows(const struct rk_op_call *call, int64_t *first_row) {
     const int64_t *dim = call->shape->dim;
     int64_t experts = dim[1], ranks = dim[3], capacity = dim[4], held = experts / ranks;

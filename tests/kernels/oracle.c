@@ -144,9 +144,9 @@ static enum rk_status prepare(struct rk_oracle_result *result, struct rk_error *
     return status;
 }
 
-enum rk_status rk_oracle_run(const struct rk_backend *backend, struct rk_device *device, const struct rk_op_case *op_case,
-                             enum rk_data_type type, uint64_t seed, struct rk_oracle_result *result,
-                             struct rk_error *error) {
+enum rk_status rk_oracle_run(const struct rk_backend *backend, struct rk_device *device,
+                             const struct rk_op_case *op_case, enum rk_data_type type, uint64_t seed,
+                             struct rk_oracle_result *result, struct rk_error *error) {
     memset(result, 0, sizeof *result);
     result->shape = op_case->shape;
     result->shape.type = type;
@@ -243,8 +243,8 @@ static double tolerance_of(const struct rk_op_case *op_case, const struct rk_ora
     }
 }
 
-static enum rk_status compare_element(const struct rk_op_case *op_case, const struct rk_oracle_result *actual, int operand,
-                                      int64_t element, double expected, double scale, double factor,
+static enum rk_status compare_element(const struct rk_op_case *op_case, const struct rk_oracle_result *actual,
+                                      int operand, int64_t element, double expected, double scale, double factor,
                                       struct rk_error *error) {
     double found = actual->after[operand][element];
     double allowed = factor * tolerance_of(op_case, actual, operand) * (fabs(expected) + scale);
@@ -262,8 +262,8 @@ static bool is_output(const struct rk_oracle_result *result, int operand) {
     return result->after[operand] != NULL && (access == RK_ACCESS_WRITE || access == RK_ACCESS_ACCUMULATE);
 }
 
-static enum rk_status compare_operand(const struct rk_op_case *op_case, const struct rk_oracle_result *actual, int operand,
-                                      const double *expected, double factor, struct rk_error *error) {
+static enum rk_status compare_operand(const struct rk_op_case *op_case, const struct rk_oracle_result *actual,
+                                      int operand, const double *expected, double factor, struct rk_error *error) {
     double scale = root_mean_square(expected, actual->valid[operand]);
     for (int64_t i = 0; i < actual->valid[operand]; i++) {
         enum rk_status status = compare_element(op_case, actual, operand, i, expected[i], scale, factor, error);
@@ -309,8 +309,8 @@ static enum rk_status compare_forward(const struct rk_op_case *op_case, const st
     return status;
 }
 
-static enum rk_status compare_gradient(const struct rk_op_case *op_case, const struct rk_oracle_result *actual, int operand,
-                                       int64_t samples, uint64_t seed, struct rk_error *error) {
+static enum rk_status compare_gradient(const struct rk_op_case *op_case, const struct rk_oracle_result *actual,
+                                       int operand, int64_t samples, uint64_t seed, struct rk_error *error) {
     struct rk_reference reference = reference_of(actual, actual->before);
     int64_t count = actual->valid[operand];
     bool accumulated = rk_op_operand_access(actual->shape.kind, operand) == RK_ACCESS_ACCUMULATE &&
@@ -323,8 +323,7 @@ static enum rk_status compare_gradient(const struct rk_op_case *op_case, const s
         }
     }
     for (int64_t sample = 0; sample < (count < samples ? count : samples); sample++) {
-        int64_t element = count <= samples ? sample
-                                           : (int64_t)rk_random_below(seed, (uint64_t)sample, (uint64_t)count);
+        int64_t element = count <= samples ? sample : (int64_t)rk_random_below(seed, (uint64_t)sample, (uint64_t)count);
         double expected = rk_reference_gradient(&reference, operand, element);
         expected += accumulated ? actual->before[operand][element] : 0;
         enum rk_status status = compare_element(op_case, actual, operand, element, expected, scale, 1, error);

@@ -14,14 +14,14 @@
 
 struct rk_op_case {
     const char *name;
-    struct rk_op_shape shape;             /* the type is set by the caller */
-    uint32_t absent, present;             /* bit 1 << operand: optional operands to leave out, or to put in */
-    int8_t output, in_place_of;           /* the output lies in the memory of this input; both 0: nowhere */
+    struct rk_op_shape shape;   /* the type is set by the caller */
+    uint32_t absent, present;   /* bit 1 << operand: optional operands to leave out, or to put in */
+    int8_t output, in_place_of; /* the output lies in the memory of this input; both 0: nowhere */
     int32_t group_rank;
-    int32_t offsets[9];                   /* of up to 8 experts; all 0: as drawn */
-    float parameter[RK_OP_PARAMETERS];    /* all 0: as rk_operands_make sets them */
-    /* Largest difference over (|expected| + root mean square of the operand), for what is stored in FP32 (and FP64) and for
-     * what is stored in BF16. */
+    int32_t offsets[9];                /* of up to 8 experts; all 0: as drawn */
+    float parameter[RK_OP_PARAMETERS]; /* all 0: as rk_operands_make sets them */
+    /* Largest difference over (|expected| + root mean square of the operand), for what is stored in FP32 (and FP64) and
+     * for what is stored in BF16. */
     double tolerance[RK_DATA_TYPE_COUNT];
 };
 
@@ -34,12 +34,12 @@ struct rk_oracle_result {
     int64_t elements[RK_OP_OPERANDS], valid[RK_OP_OPERANDS]; /* valid: within the prefix */
     double *before[RK_OP_OPERANDS], *after[RK_OP_OPERANDS];
     void *bytes_before[RK_OP_OPERANDS], *bytes_after[RK_OP_OPERANDS]; /* as stored; owned, as the arrays above */
-    struct rk_operands operands;          /* closed; parameters and serial of the call stay readable */
+    struct rk_operands operands; /* closed; parameters and serial of the call stay readable */
 };
 
-enum rk_status rk_oracle_run(const struct rk_backend *backend, struct rk_device *device, const struct rk_op_case *op_case,
-                             enum rk_data_type type, uint64_t seed, struct rk_oracle_result *result,
-                             struct rk_error *error);
+enum rk_status rk_oracle_run(const struct rk_backend *backend, struct rk_device *device,
+                             const struct rk_op_case *op_case, enum rk_data_type type, uint64_t seed,
+                             struct rk_oracle_result *result, struct rk_error *error);
 void rk_oracle_result_free(struct rk_oracle_result *result);
 
 /* RK_ERROR with the first place where a rule is broken: inputs are unchanged, rows past the valid prefix untouched. */

@@ -371,8 +371,8 @@ void rk_reference_prepare(const struct rk_reference *r) {
     }
 }
 
-/* The gradient operands: which input each is the gradient of, or NONE when the op does not have that input (a product is
- * linear, so any value serves). */
+/* The gradient operands: which input each is the gradient of, or NONE when the op does not have that input (a product
+ * is linear, so any value serves). */
 enum { NOT_AN_OPERAND = -1 };
 static const struct gradient {
     enum rk_op_kind kind;
@@ -506,8 +506,7 @@ static double loss(const struct rk_reference *r, int operand, const double *v) {
 double rk_reference_gradient(const struct rk_reference *r, int operand, int64_t element) {
     const double step = 1e-4;
     const struct gradient *gradient = gradient_of(r->shape->kind, operand);
-    int64_t count = rk_op_operand_bytes(r->shape, operand) /
-                    rk_element_bytes(rk_op_operand_element(r->shape, operand));
+    int64_t count = rk_op_operand_bytes(r->shape, operand) / rk_element_bytes(rk_op_operand_element(r->shape, operand));
     double *v = values(count);
     const double *start = gradient->variable == NOT_AN_OPERAND ? NULL : r->operand[gradient->variable];
     for (int64_t i = 0; i < count; i++) { /* a row weight that is absent is 1 */
@@ -521,4 +520,3 @@ double rk_reference_gradient(const struct rk_reference *r, int operand, int64_t 
     free(v);
     return (above - below) / (2 * step);
 }
-

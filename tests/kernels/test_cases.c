@@ -1,4 +1,5 @@
-/* Every case of the table on the CPU back end, against the FP64 reference: values, gradients, untouched bytes, repeats. */
+/* Every case of the table on the CPU back end, against the FP64 reference: values, gradients, untouched bytes, repeats.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -20,7 +20,8 @@ static struct rk_stream *stream;
 static int open_device(void **state) {
     (void)state;
     const struct rk_backend *cpu = rk_backend_cpu();
-    return cpu->device_open(0, NULL, &device, NULL) != RK_OK || cpu->stream_create(device, false, &stream, NULL) != RK_OK;
+    return cpu->device_open(0, NULL, &device, NULL) != RK_OK ||
+           cpu->stream_create(device, false, &stream, NULL) != RK_OK;
 }
 
 static int close_device(void **state) {
@@ -67,8 +68,8 @@ static void a_nan_logit_leaves_indices_valid(void **state) {
                 }
             }
         }
-        assert_true(isnan(weight[3]));                                  /* it shows */
-        assert_int_equal(index[6], 0);                                  /* and stays in its token */
+        assert_true(isnan(weight[3])); /* it shows */
+        assert_int_equal(index[6], 0); /* and stays in its token */
         assert_true(isfinite(weight[6]) && weight[6] > weight[7]);
     }
 }
@@ -168,8 +169,8 @@ static void cross_entropy_sums_the_loss(void **state) {
     }
 }
 
-/* All 16 subsets of empty experts, in every grouped op: right values, NaN tails unread and untouched, and the gradient of
- * an expert without rows not changed by a bit. */
+/* All 16 subsets of empty experts, in every grouped op: right values, NaN tails unread and untouched, and the gradient
+ * of an expert without rows not changed by a bit. */
 static void every_subset_of_empty_experts(void **state) {
     (void)state;
     static const enum rk_op_kind kinds[] = {RK_OP_GROUPED_GEMM_FORWARD, RK_OP_GROUPED_GEMM_DGRAD,
@@ -177,7 +178,8 @@ static void every_subset_of_empty_experts(void **state) {
     for (int empty = 0; empty < 16; empty++) {
         for (int k = 0; k < 5 * RK_DATA_TYPE_COUNT; k++) {
             bool grouped = rk_op_family(kinds[k / 2]) == RK_OP_FAMILY_GROUPED_GEMM;
-            struct rk_op_case op_case = {.name = "empty experts", .shape = {.kind = kinds[k / 2], .dim = {29, 4, 5, 3}},
+            struct rk_op_case op_case = {.name = "empty experts",
+                                         .shape = {.kind = kinds[k / 2], .dim = {29, 4, 5, 3}},
                                          .tolerance = {2e-5, 4e-3}};
             op_case.shape.dim[1] = grouped ? 4 : 7;
             op_case.shape.dim[2] = grouped ? 5 : 4;
@@ -232,7 +234,8 @@ static void results_do_not_depend_on_the_capacity(void **state) {
     free(second);
 }
 
-/* The maps of all ranks of a group fit together: the same keep decision, and every row of a receive buffer filled once. */
+/* The maps of all ranks of a group fit together: the same keep decision, and every row of a receive buffer filled once.
+ */
 static void maps_of_a_group_fit_together(void **state) {
     (void)state;
     enum { TOKENS = 53, EXPERTS = 12, TOP_K = 3, RANKS = 4, HELD = EXPERTS / RANKS };
@@ -240,8 +243,9 @@ static void maps_of_a_group_fit_together(void **state) {
     for (size_t c = 0; c < sizeof capacities / sizeof capacities[0]; c++) {
         struct rk_routing_example map[RANKS];
         for (int rank = 0; rank < RANKS; rank++) {
-            assert_int_equal(rk_routing_example_make(TOKENS, EXPERTS, TOP_K, RANKS, capacities[c], rank, 5, &map[rank],
-                                                     NULL), RK_OK);
+            assert_int_equal(
+                rk_routing_example_make(TOKENS, EXPERTS, TOP_K, RANKS, capacities[c], rank, 5, &map[rank], NULL),
+                RK_OK);
             assert_memory_equal(map[0].kept, map[rank].kept, RANKS * EXPERTS * sizeof(int32_t));
         }
         for (int destination = 0; destination < RANKS; destination++) {
@@ -301,16 +305,11 @@ static void calls_that_cannot_run_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_nan_logit_leaves_indices_valid),
-        cmocka_unit_test(infinite_logits_stay_in_range),
-        cmocka_unit_test(ties_go_to_the_lower_expert),
-        cmocka_unit_test(random_routes_depend_on_the_serial_alone),
-        cmocka_unit_test(bad_tokens_show_and_harm_nothing),
-        cmocka_unit_test(cross_entropy_sums_the_loss),
-        cmocka_unit_test(every_subset_of_empty_experts),
-        cmocka_unit_test(results_do_not_depend_on_the_capacity),
-        cmocka_unit_test(maps_of_a_group_fit_together),
-        cmocka_unit_test(calls_that_cannot_run_are_refused),
+        cmocka_unit_test(a_nan_logit_leaves_indices_valid), cmocka_unit_test(infinite_logits_stay_in_range),
+        cmocka_unit_test(ties_go_to_the_lower_expert),      cmocka_unit_test(random_routes_depend_on_the_serial_alone),
+        cmocka_unit_test(bad_tokens_show_and_harm_nothing), cmocka_unit_test(cross_entropy_sums_the_loss),
+        cmocka_unit_test(every_subset_of_empty_experts),    cmocka_unit_test(results_do_not_depend_on_the_capacity),
+        cmocka_unit_test(maps_of_a_group_fit_together),     cmocka_unit_test(calls_that_cannot_run_are_refused),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -23,7 +23,8 @@ static struct rk_stream *stream;
 static int open_device(void **state) {
     (void)state;
     const struct rk_backend *cpu = rk_backend_cpu();
-    return cpu->device_open(0, NULL, &device, NULL) != RK_OK || cpu->stream_create(device, false, &stream, NULL) != RK_OK;
+    return cpu->device_open(0, NULL, &device, NULL) != RK_OK ||
+           cpu->stream_create(device, false, &stream, NULL) != RK_OK;
 }
 
 static int close_device(void **state) {
@@ -42,7 +43,8 @@ static void run(const struct rk_op_call *call) {
 
 /* Zero pages that cost memory only where they are written. */
 static void *untouched(int64_t bytes) {
-    void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
         skip();
     }
@@ -191,10 +193,8 @@ static void gradient_norm_past_2_31(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding_rows_past_2_31),
-        cmocka_unit_test(weights_of_experts_past_2_31),
-        cmocka_unit_test(norm_rows_past_2_31),
-        cmocka_unit_test(swiglu_rows_past_2_31),
+        cmocka_unit_test(embedding_rows_past_2_31), cmocka_unit_test(weights_of_experts_past_2_31),
+        cmocka_unit_test(norm_rows_past_2_31),      cmocka_unit_test(swiglu_rows_past_2_31),
         cmocka_unit_test(gradient_norm_past_2_31),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

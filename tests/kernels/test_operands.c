@@ -173,14 +173,14 @@ static void impossible_routing_is_refused(void **state) {
     struct rk_error error;
     struct rk_operands operands;
     struct rk_op_shape shape = {.kind = RK_OP_ROUTE_MAP, .dim = {4, 6, 2, 4, 8}};
-    assert_int_equal(rk_operands_make(rk_backend_cpu(), device, &shape, 0, RK_DISTRIBUTION_NORMAL, 1, &operands, &error),
-                     RK_USAGE);
+    assert_int_equal(
+        rk_operands_make(rk_backend_cpu(), device, &shape, 0, RK_DISTRIBUTION_NORMAL, 1, &operands, &error), RK_USAGE);
     shape.dim[3] = 2;
-    assert_int_equal(rk_operands_make(rk_backend_cpu(), device, &shape, 2, RK_DISTRIBUTION_NORMAL, 1, &operands, &error),
-                     RK_USAGE);
+    assert_int_equal(
+        rk_operands_make(rk_backend_cpu(), device, &shape, 2, RK_DISTRIBUTION_NORMAL, 1, &operands, &error), RK_USAGE);
     shape.dim[2] = 7;
-    assert_int_equal(rk_operands_make(rk_backend_cpu(), device, &shape, 0, RK_DISTRIBUTION_NORMAL, 1, &operands, &error),
-                     RK_USAGE);
+    assert_int_equal(
+        rk_operands_make(rk_backend_cpu(), device, &shape, 0, RK_DISTRIBUTION_NORMAL, 1, &operands, &error), RK_USAGE);
 }
 
 int main(void) {

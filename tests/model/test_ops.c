@@ -56,9 +56,8 @@ static void every_name_of_a_list_differs(void **state) {
 static void operands_have_sizes(void **state) {
     (void)state;
     for (int kind = 0; kind < RK_OP_KIND_COUNT; kind++) {
-        struct rk_op_shape shape = {.kind = (enum rk_op_kind)kind,
-                                    .flags = RK_OP_FLAG_QK_NORM_HEAD,
-                                    .dim = {8, 4, 4, 2, 2, 8, 8, 8}};
+        struct rk_op_shape shape = {
+            .kind = (enum rk_op_kind)kind, .flags = RK_OP_FLAG_QK_NORM_HEAD, .dim = {8, 4, 4, 2, 2, 8, 8, 8}};
         for (int operand = 0; operand < rk_op_operand_count(shape.kind); operand++) {
             int64_t bytes = rk_op_operand_bytes(&shape, operand);
             if (operand == rk_op_workspace_operand(shape.kind)) {
@@ -80,8 +79,8 @@ static void sizes_follow_type_and_flags(void **state) {
     gemm.flags = RK_OP_FLAG_F32_OUTPUT;
     assert_int_equal(rk_op_operand_bytes(&gemm, 3), 3 * 5 * 4);
     assert_int_equal(rk_op_operand_bytes(&gemm, 2), 3 * 5 * 2);
-    struct rk_op_shape dgrad = {.kind = RK_OP_GEMM_DGRAD, .type = RK_BF16, .flags = RK_OP_FLAG_F32_INPUT,
-                                .dim = {3, 5, 7}};
+    struct rk_op_shape dgrad = {
+        .kind = RK_OP_GEMM_DGRAD, .type = RK_BF16, .flags = RK_OP_FLAG_F32_INPUT, .dim = {3, 5, 7}};
     assert_int_equal(rk_op_operand_bytes(&dgrad, 0), 3 * 5 * 4);
 
     struct rk_op_shape rope = {.kind = RK_OP_ROPE_FORWARD, .dim = {6, 3, 4, 2, 8}};
@@ -189,9 +188,10 @@ static void equal_shapes_hash_alike_and_others_apart(void **state) {
 static void a_shape_as_text_says_all_of_it(void **state) {
     (void)state;
     char text[160], small[8];
-    struct rk_op_shape shape = {.kind = RK_OP_ALL_REDUCE, .type = RK_BF16, .flags = RK_OP_FLAG_F64,
-                                .group = RK_GROUP_DATA, .dim = {64, 4}};
-    assert_string_equal(rk_op_shape_text(&shape, text, sizeof text), "all_reduce bf16 elements=64 group=4 f64 over data");
+    struct rk_op_shape shape = {
+        .kind = RK_OP_ALL_REDUCE, .type = RK_BF16, .flags = RK_OP_FLAG_F64, .group = RK_GROUP_DATA, .dim = {64, 4}};
+    assert_string_equal(rk_op_shape_text(&shape, text, sizeof text),
+                        "all_reduce bf16 elements=64 group=4 f64 over data");
     shape = (struct rk_op_shape){.kind = RK_OP_GEMM_FORWARD, .flags = RK_OP_FLAG_F32_OUTPUT, .dim = {1, 2, 3}};
     assert_string_equal(rk_op_shape_text(&shape, text, sizeof text), "gemm_forward f32 m=1 n=2 k=3 f32_output");
     assert_string_equal(rk_op_shape_text(&shape, small, sizeof small), "gemm_fo");
