@@ -319,6 +319,7 @@ static enum rk_status write_out(struct planning *planning) {
         status = print_text(planning);
     if (status == RK_OK)
         store_if_there(planning, document.data);
+    fflush(cli->out); /* what goes to the log comes after it */
     if (status == RK_OK && out != NULL)
         rk_log_write(&cli->log, RK_LOG_INFO, "plan written to %s; run it with: reckon run %s --nproc %lld", out, out,
                      (long long)planning->values->gpus);

@@ -329,12 +329,12 @@ static void print_link(const struct rk_machine *machine, const struct rk_judgeme
     bool to_host = judgement->refusal == RK_REFUSAL_OFFLOAD_D2H;
     const struct rk_figure *specified = to_host ? &machine->d2h_specification : &machine->h2d_specification;
     const struct rk_figure *used = to_host ? &machine->d2h : &machine->h2d;
-    rk_text_format(text, "      needs %.0f GB/s to the host while a block's forward runs and %.0f GB/s back while its backward "
+    rk_text_format(text, "      needs %.3g GB/s to the host while a block's forward runs and %.3g GB/s back while its backward "
                          "runs;\n      has ",
                    judgement->offload_need[0], judgement->offload_need[1]);
     if (specified->value > 0 && used->origin != RK_ORIGIN_SPECIFICATION)
-        rk_text_format(text, "%.4g GB/s (specification), ", specified->value / 1e9);
-    rk_text_format(text, "%.4g GB/s (%s)", used->value / 1e9,
+        rk_text_format(text, "%.3g GB/s (specification), ", specified->value / 1e9);
+    rk_text_format(text, "%.3g GB/s (%s)", used->value / 1e9,
                    used->origin == RK_ORIGIN_SPECIFICATION ? "specification" : "measured");
     if (specified->value > 0 && used->origin != RK_ORIGIN_SPECIFICATION)
         rk_text_format(text, ": %.1f and %.1f times too much", judgement->need / (specified->value / 1e9),
