@@ -63,6 +63,8 @@ void ranks_wait(int world, const pid_t processes[RANKS_MAX], int results[RANKS_M
 }
 
 void ranks_run(int world, rank_function *function, void *context) {
+    if (!ranks_can_run(world))
+        return;
     pid_t processes[RANKS_MAX];
     int results[RANKS_MAX];
     ranks_start(world, function, context, processes);

@@ -1,4 +1,5 @@
-/* Ranks as forked processes, for tests of what passes between them. */
+/* Ranks as forked processes, for tests of what passes between them. They are CPU ranks with shared memory; with
+ * RK_TEST_BACKEND=cuda in the environment they are GPUs with NCCL, and the same tests test that transport. */
 #ifndef RK_TESTS_EXECUTOR_RANKS_H
 #define RK_TESTS_EXECUTOR_RANKS_H
 
@@ -38,6 +39,20 @@ struct rk_job *rank_meet(const struct rk_place *place, double deadline_seconds);
 /* In a rank: a program that holds only what a transport reads of it: the candidate's layout and the ops' shapes. */
 void rank_program(struct rk_program *program, struct rk_op *ops, const struct rk_op_shape *shapes, size_t count,
                   int pipeline, int expert_parallel, int data_parallel);
+
+/* The back end and the transport under test. */
+bool ranks_on_gpus(void);
+const struct rk_backend *ranks_backend(void);
+const struct rk_transport_table *ranks_transport(void);
+/* Whether that many ranks can run here: on GPUs each needs one of its own. Says so when they cannot. */
+bool ranks_can_run(int world);
+
+/* In a rank: opens the transport under test, on the rank's own GPU where there are such. */
+struct rk_transport *rank_open(const struct rk_job *job, const struct rk_program *program, double deadline_seconds);
+/* In a rank: runs an op whose operands lie in host memory. On a GPU they are copied there and what was written comes back;
+ * operands that overlap on the host overlap there. Sends are not waited for. */
+enum rk_status rank_run(struct rk_transport *transport, const struct rk_op_call *call, enum rk_stream_kind stream,
+                        const struct rk_transport_position *position, struct rk_error *error);
 
 /* A listening socket on a free loopback port. */
 int loopback_listener(int32_t *port);
