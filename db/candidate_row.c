@@ -6,11 +6,13 @@
 #include <stdio.h>
 
 static void label_candidate(const struct rk_candidate *candidate, char *label, size_t size) {
+    char interleaved[24] = "";
+    if (candidate->virtual_stages > 1)
+        snprintf(interleaved, sizeof(interleaved), " x %" PRId32 " virtual", candidate->virtual_stages);
     snprintf(label, size,
              "PP %" PRId32 "%s, EP %" PRId32 ", D %" PRId32 ", T %" PRId64 ", recompute %s, offload %" PRId32 " %%",
-             candidate->pipeline, candidate->virtual_stages > 1 ? " interleaved" : "", candidate->expert_parallel,
-             candidate->data_parallel, candidate->micro_batch_tokens, rk_recompute_name(candidate->recompute),
-             candidate->offload_percent);
+             candidate->pipeline, interleaved, candidate->expert_parallel, candidate->data_parallel,
+             candidate->micro_batch_tokens, rk_recompute_name(candidate->recompute), candidate->offload_percent);
 }
 
 /* The variables that the search decides; the layers per chunk only where they are uneven. */

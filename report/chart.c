@@ -12,7 +12,8 @@ char *rk_chart_value(enum rk_chart_unit unit, double value, char *buffer, size_t
     } seconds[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}},
       bytes[] = {{1099511627776.0, "TiB"}, {1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024.0, "KiB"}, {1, "B"}};
     if (unit == RK_CHART_PLAIN || value == 0 || !isfinite(value)) {
-        snprintf(buffer, size, isfinite(value) ? "%.4g" : "–", value);
+        const char *format = fabs(value) >= 1000 && fabs(value) < 1e9 ? "%.0f" : "%.4g";
+        snprintf(buffer, size, isfinite(value) ? format : "–", value);
         return buffer;
     }
     bool time = unit == RK_CHART_SECONDS;

@@ -76,7 +76,8 @@ void rk_chart_lines(const struct rk_chart_lines *chart, struct rk_text *html);
 void rk_chart_scatter(const char *title, enum rk_chart_unit unit, const char *x_name, const char *y_name,
                       const char *const *labels, const double *x, const double *y, size_t count, struct rk_text *html);
 
-/* Intervals on lanes. */
+/* Intervals on lanes. A lane with more intervals than pixels is summed up: colours say what fills most of the time
+ * there, heights how busy the lane is. */
 struct rk_chart_interval {
     size_t lane;
     size_t colour; /* index into colour_names */

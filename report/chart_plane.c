@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { TOP = 34, HEIGHT = 260, PLANE_LEFT = 78, LANE = 22, LANE_BAR = 16 };
 
@@ -176,31 +177,100 @@ void rk_chart_scatter(const char *title, enum rk_chart_unit unit, const char *x_
     rk_text_add(html, "</svg>\n");
 }
 
+/* A lane with more intervals than pixels is drawn in bins: each has the colour that fills most of it and is as high as
+ * it is busy. */
+enum { BINS = 850, DENSE = 340 };
+
+struct bins {
+    double busy[BINS][RK_CHART_COLOURS]; /* seconds */
+};
+
+static void fill_bins(const struct rk_chart_timeline *chart, size_t lane, double end, struct bins *bins) {
+    double width = end / BINS;
+    memset(bins, 0, sizeof *bins);
+    for (size_t i = 0; i < chart->interval_count; i++) {
+        const struct rk_chart_interval *interval = &chart->intervals[i];
+        if (interval->lane != lane)
+            continue;
+        size_t first = (size_t)fmax(0, fmin(BINS - 1, interval->start / width));
+        for (size_t bin = first; bin < BINS && (double)bin * width < interval->end; bin++) {
+            double from = fmax(interval->start, (double)bin * width);
+            double to = fmin(interval->end, (double)(bin + 1) * width);
+            bins->busy[bin][interval->colour % RK_CHART_COLOURS] += fmax(0, to - from);
+        }
+    }
+}
+
+/* The colour that fills most of a bin, and the share of the bin that is busy at all, in twentieths. */
+static int read_bin(const struct bins *bins, size_t bin, double width, size_t *colour) {
+    double sum = 0;
+    *colour = 0;
+    for (size_t i = 0; i < RK_CHART_COLOURS; i++) {
+        sum += bins->busy[bin][i];
+        if (bins->busy[bin][i] > bins->busy[bin][*colour])
+            *colour = i;
+    }
+    return (int)lround(20 * fmin(1, sum / width));
+}
+
+static void draw_bins(const struct rk_chart_timeline *chart, const struct bins *bins, double end, double y,
+                      struct rk_text *html) {
+    double width = end / BINS, scale = (RK_CHART_WIDTH - RK_CHART_LEFT - RK_CHART_RIGHT) / end;
+    char text[96], from[32], to[32];
+    for (size_t bin = 0, next; bin < BINS; bin = next) {
+        size_t colour, other;
+        int busy = read_bin(bins, bin, width, &colour);
+        for (next = bin + 1; next < BINS && read_bin(bins, next, width, &other) == busy && other == colour;)
+            next++;
+        if (busy == 0)
+            continue;
+        double start = (double)bin * width, stop = (double)next * width, height = LANE_BAR * busy / 20.0;
+        snprintf(text, sizeof text, "%d %% busy from %s to %s", 5 * busy,
+                 rk_chart_value(RK_CHART_SECONDS, start, from, sizeof from),
+                 rk_chart_value(RK_CHART_SECONDS, stop, to, sizeof to));
+        rk_chart_bar(html, colour, RK_CHART_LEFT + start * scale, y + LANE_BAR - height, (stop - start) * scale, height,
+                     chart->colour_names[colour], text);
+    }
+}
+
+static void draw_intervals(const struct rk_chart_timeline *chart, size_t lane, double end, double y,
+                           struct rk_text *html) {
+    double scale = (RK_CHART_WIDTH - RK_CHART_LEFT - RK_CHART_RIGHT) / end;
+    char text[96], start[32], length[32];
+    for (size_t i = 0; i < chart->interval_count; i++) {
+        const struct rk_chart_interval *interval = &chart->intervals[i];
+        if (interval->lane != lane)
+            continue;
+        snprintf(text, sizeof text, "%s from %s",
+                 rk_chart_value(RK_CHART_SECONDS, interval->end - interval->start, length, sizeof length),
+                 rk_chart_value(RK_CHART_SECONDS, interval->start, start, sizeof start));
+        rk_chart_bar(html, interval->colour, RK_CHART_LEFT + interval->start * scale, y,
+                     (interval->end - interval->start) * scale, LANE_BAR, interval->label, text);
+    }
+}
+
 void rk_chart_timeline(const struct rk_chart_timeline *chart, struct rk_text *html) {
     double top = rk_chart_legend_height(chart->colour_names, chart->colour_count) + 6;
     double bottom = top + LANE * (double)chart->lane_count;
     double end = chart->end > 0 ? chart->end : 1;
-    double scale = (RK_CHART_WIDTH - RK_CHART_LEFT - RK_CHART_RIGHT) / end;
-    char text[96], start[32], length[32];
-    /* Marks that are narrower than a hair are drawn only where nothing was drawn yet, so that the file stays small. */
-    double *drawn_to = calloc(chart->lane_count + 1, sizeof *drawn_to);
+    struct bins *bins = malloc(sizeof *bins);
     rk_chart_open(html, chart->title, RK_CHART_WIDTH, bottom + 24);
     rk_chart_legend(html, chart->colour_names, chart->colour_count, 14);
     rk_chart_value_axis(html, RK_CHART_SECONDS, 0, end, top, bottom);
-    for (size_t lane = 0; lane < chart->lane_count; lane++)
-        rk_chart_row_label(html, top + LANE * (double)lane + 15, chart->lanes[lane]);
-    for (size_t i = 0; drawn_to != NULL && i < chart->interval_count; i++) {
-        const struct rk_chart_interval *interval = &chart->intervals[i];
-        double x = RK_CHART_LEFT + interval->start * scale, width = (interval->end - interval->start) * scale;
-        if (x + width < drawn_to[interval->lane] + 0.15)
-            continue;
-        drawn_to[interval->lane] = x + width;
-        snprintf(text, sizeof text, "%s from %s",
-                 rk_chart_value(RK_CHART_SECONDS, interval->end - interval->start, length, sizeof length),
-                 rk_chart_value(RK_CHART_SECONDS, interval->start, start, sizeof start));
-        rk_chart_bar(html, interval->colour, x, top + LANE * (double)interval->lane + (LANE - LANE_BAR) / 2.0, width,
-                     LANE_BAR, interval->label, text);
+    rk_text_add(html, "<g class=\"dense\">\n");
+    for (size_t lane = 0; lane < chart->lane_count; lane++) {
+        double y = top + LANE * (double)lane + (LANE - LANE_BAR) / 2.0;
+        size_t count = 0;
+        for (size_t i = 0; i < chart->interval_count; i++)
+            count += chart->intervals[i].lane == lane;
+        rk_chart_row_label(html, y + 12, chart->lanes[lane]);
+        if (count <= DENSE || bins == NULL) {
+            draw_intervals(chart, lane, end, y, html);
+        } else {
+            fill_bins(chart, lane, end, bins);
+            draw_bins(chart, bins, end, y, html);
+        }
     }
-    free(drawn_to);
-    rk_text_add(html, "</svg>\n");
+    free(bins);
+    rk_text_add(html, "</g>\n</svg>\n");
 }

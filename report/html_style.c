@@ -24,7 +24,7 @@ const char rk_html_style[] =
     ".grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1.2}\n"
     ".mark{stroke:var(--text);stroke-width:2}.band{fill:var(--band)}\n"
     "svg rect{stroke:var(--card);stroke-width:.4}\n"
-    "svg .band{stroke:none}\n"
+    "svg .band,.dense rect{stroke:none}\n"
     ".s0{fill:var(--c0)}.s1{fill:var(--c1)}.s2{fill:var(--c2)}.s3{fill:var(--c3)}.s4{fill:var(--c4)}.s5{fill:var(--c5)}"
     "\n"
     ".s6{fill:var(--c6)}.s7{fill:var(--c7)}.s8{fill:var(--c8)}.s9{fill:var(--c9)}.s10{fill:var(--c10)}"

@@ -308,21 +308,38 @@ struct lanes {
     double busy[LANES_MAX];
     size_t index[STAGES_SHOWN * RK_STREAM_COUNT]; /* LANES_MAX: none */
     size_t count;
+    bool all; /* every stream has a lane */
 };
 
+/* Streams that are left out when not all lanes have room: first the transfers between stages and to the host, then all
+ * but the compute stream. */
+static bool is_shown(enum rk_stream_kind stream, int pass) {
+    return pass == 0 || stream == RK_STREAM_COMPUTE || (pass == 1 && stream == RK_STREAM_EXCHANGE);
+}
+
 static void find_lanes(const struct rk_html_input *input, struct lanes *lanes) {
-    bool used[STAGES_SHOWN * RK_STREAM_COUNT] = {false};
+    enum { PLACES = STAGES_SHOWN * RK_STREAM_COUNT, PASSES = 3 };
+    bool used[PLACES] = {false};
     for (size_t i = 0; i < input->simulation->timeline_count; i++) {
         const struct rk_timeline_entry *entry = &input->simulation->timeline[i];
         if (entry->stage < STAGES_SHOWN)
             used[entry->stage * RK_STREAM_COUNT + (int)entry->stream] = true;
     }
-    for (size_t i = 0; i < sizeof used / sizeof used[0]; i++) {
+    size_t wanted = LANES_MAX + 1;
+    int pass = -1;
+    while (wanted > LANES_MAX && pass + 1 < PASSES) {
+        pass++;
+        wanted = 0;
+        for (size_t i = 0; i < PLACES; i++)
+            wanted += used[i] && is_shown((enum rk_stream_kind)(i % RK_STREAM_COUNT), pass);
+    }
+    lanes->all = pass == 0;
+    for (size_t i = 0; i < PLACES; i++) {
+        enum rk_stream_kind stream = (enum rk_stream_kind)(i % RK_STREAM_COUNT);
         lanes->index[i] = LANES_MAX;
-        if (!used[i] || lanes->count == LANES_MAX)
+        if (!used[i] || !is_shown(stream, pass) || lanes->count == LANES_MAX)
             continue;
-        snprintf(lanes->names[lanes->count], LANE_NAME, "stage %zu %s", i / RK_STREAM_COUNT,
-                 rk_stream_name((enum rk_stream_kind)(i % RK_STREAM_COUNT)));
+        snprintf(lanes->names[lanes->count], LANE_NAME, "stage %zu %s", i / RK_STREAM_COUNT, rk_stream_name(stream));
         lanes->pointers[lanes->count] = lanes->names[lanes->count];
         lanes->index[i] = lanes->count++;
     }
@@ -377,7 +394,10 @@ enum rk_status rk_html_timeline(const struct rk_html_input *input, struct rk_tex
                                       .intervals = intervals,
                                       .interval_count = count,
                                       .end = input->simulation->step_seconds};
-    rk_section_open(html, "Timeline of the predicted step", input->simulation_note);
+    char sentence[400];
+    snprintf(sentence, sizeof sentence, "%s%s", input->simulation_note,
+             lanes->all ? "" : " Only the busiest streams have room here; `reckon simulate --trace` writes all.");
+    rk_section_open(html, "Timeline of the predicted step", sentence);
     rk_chart_timeline(&chart, html);
     rk_section_table(html, "lane|#busy|#share of the step");
     for (size_t lane = 0; lane < lanes->count; lane++) {
