@@ -180,6 +180,7 @@ enum rk_status rk_program_lower(const struct rk_architecture *architecture, cons
                                    .last_stage = stage == candidate->pipeline - 1,
                                    .route_bias = RK_NO_BUFFER};
     made->windows = lowering.micro_batches * candidate->data_parallel;
+    lowering.op = &lowering.dropped_op;
     memset(lowering.block_segment, 0xFF, sizeof lowering.block_segment);
     memset(lowering.reload_segment, 0xFF, sizeof lowering.reload_segment);
     lower_stage(&lowering);
