@@ -18,29 +18,32 @@ struct rk_memory_layout {
     int64_t host_bytes;                  /* offload pool */
     int64_t owner_bytes[RK_OWNER_COUNT]; /* device bytes by owner; visit scope counts under its owner by its share of
                                             the peak segment, so that the sum is arena_bytes (alignment included) */
-    int64_t persistent_bytes;            /* step and layer scopes */
-    int64_t slot_bytes;                  /* slot scopes, all slots */
-    int64_t visit_bytes;                 /* the shared region: the largest segment */
-    uint32_t peak_segment;               /* the segment that needs visit_bytes */
+    int64_t persistent_bytes;            /* device: step, layer, ring and micro-batch scopes */
+    int64_t slot_bytes;                  /* device: slot scopes, all slots */
+    int64_t visit_bytes;                 /* the region that visit scope shares */
+    uint32_t peak_segment;               /* the segment that needs it whole */
     int64_t **offset;                    /* [buffer][instance], bytes from the start of its space; owned */
     size_t buffer_count;
 };
 
+/* Lays a program out. RK_ERROR when memory runs out or when a visit may begin to use the shared region while another
+ * stream still uses it for an earlier visit. Free with rk_memory_layout_free. */
 enum rk_status rk_memory_layout_make(const struct rk_program *program, struct rk_memory_layout *layout,
                                      struct rk_error *error);
 void rk_memory_layout_free(struct rk_memory_layout *layout);
 
 /* Proves a layout against its program without using the code that made it: no two instances that may be alive at the
- * same time overlap. RK_ERROR names the two buffers and the op. */
+ * same time overlap. RK_ERROR names the buffers and the op. */
 enum rk_status rk_memory_layout_check(const struct rk_program *program, const struct rk_memory_layout *layout,
                                       struct rk_error *error);
 
-/* The last op of a segment that touches a visit-scope buffer, in an order that happens before every reuse: where the
- * executor poisons it in debug runs. Fills last[op] lists: for op i of the program, released[first[i] .. first[i+1])
- * are the buffers released after it. Arrays owned by the caller's struct; free with rk_memory_release_free. */
+/* Where values of visit scope end, for the poison of debug runs: buffer[first[i]] to buffer[first[i + 1] - 1] are those
+ * of which op i of the program is the last user in its segment, all other users being over when it starts. Filled on
+ * the op's stream behind it, the poison comes before every reuse. A buffer whose last users run on two streams side by
+ * side is not listed. Free with rk_memory_release_free. */
 struct rk_release_list {
-    size_t *first; /* op_count + 1 */
-    uint32_t *buffer;
+    size_t *first;    /* op_count + 1 */
+    uint32_t *buffer; /* buffers of visit scope */
 };
 enum rk_status rk_memory_release_make(const struct rk_program *program, struct rk_release_list *list,
                                       struct rk_error *error);

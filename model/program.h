@@ -207,13 +207,17 @@ struct rk_program {
     uint32_t load;       /* i64[2N+1] of each routed layer, see ROUTE_MAP; RK_NO_BUFFER without one */
 
     /* Derived by rk_program_finish, for rk_program_instance. [kinds][ordinal], kinds a set of block kinds (bit 1 <<
-     * kind): instances of layers of these kinds before the ordinal, one a layer and one a slot of the layer. Owned. */
+     * kind): the first instance of the ordinal's layer in layer scope and in layer-and-slot scope, for buffers of these
+     * kinds; [layer_count] is the number of all. Owned. */
     int64_t *layer_instance[4], *layer_slot_instance[4];
 };
 
 /* Lowers a candidate for one stage. The program is the caller's; free with rk_program_free. RK_USAGE when the candidate
  * is inconsistent with the architecture, RK_INFEASIBLE with need and have when a size passes what the formats hold (row
- * numbers are 32-bit). */
+ * numbers are 32-bit). Any architecture is lowered, so that it can be planned; a program computes the model only if
+ * rk_architecture_runnable says so. What others have beyond the ops is held (weights, gradients, states) but not
+ * computed: biases, sinks, gates, further norms; limited spans count as full ones; latent attention is in
+ * lower_latent.c. */
 enum rk_status rk_program_lower(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
                                 int32_t stage, struct rk_program **program, struct rk_error *error);
 void rk_program_free(struct rk_program *program);
@@ -229,9 +233,11 @@ int64_t rk_program_instance(const struct rk_program *program, const struct rk_op
 int64_t rk_program_event_instance(const struct rk_program *program, const struct rk_event_reference *reference,
                                   const struct rk_visit *visit);
 
-/* Checks what the three readers rely on: every reference in range, operand sizes equal to rk_op_operand_bytes, events
- * recorded before they are waited for or never, views inside their buffers, every visit-scope buffer written before it
- * is read, every cross-stream use ordered by an event. Used by the tests on every program they make. */
+/* Checks what the three readers rely on: every reference in range and every required operand there; operands of
+ * rk_op_operand_bytes inside their buffers, and no buffer larger than its operands; views, tensors and buckets in their
+ * places; and over two steps, every value written before it is read (of visit scope in the same visit) and every pair
+ * of accesses to a byte, one of them a write, ordered by a stream or events. RK_ERROR names op, segment and buffer.
+ * Used by the tests on every program they make. */
 enum rk_status rk_program_check(const struct rk_program *program, struct rk_error *error);
 
 #endif
