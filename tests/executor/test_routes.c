@@ -186,26 +186,33 @@ static void ties_are_routed_once(void **state) {
 /* The repeated step starts from unchanged weights: the same bits as with buffers that were large from the start. */
 static void dropless_repeats_the_step(void **state) {
     (void)state;
+    static const struct {
+        int pipeline, expert_parallel, data_parallel;
+        enum rk_recompute recompute;
+    } layouts[] = {{1, 4, 4, RK_RECOMPUTE_NONE}, {2, 2, 2, RK_RECOMPUTE_BLOCK}, {2, 2, 4, RK_RECOMPUTE_NONE}};
     tied_weights();
-    struct training_case test = {.model = model_olmoe,
-                                 .expert_parallel = 4,
-                                 .data_parallel = 4,
-                                 .capacity = 4,
-                                 .load_weights = weights,
-                                 .final = gradients,
-                                 .steps = 3,
-                                 .poison = true};
-    case_run_well(&test, outcome);
-    test.capacity = 1;
-    test.dropless = true;
-    test.final = other;
-    case_run_well(&test, second);
-    assert_true(second->capacity_factor == 4);
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(second->step[i].dropped, 0);
-        assert_true(second->step[i].loss == outcome->step[i].loss);
+    for (size_t l = 0; l < sizeof layouts / sizeof layouts[0]; l++) {
+        struct training_case test = {.model = model_olmoe,
+                                     .pipeline = layouts[l].pipeline,
+                                     .expert_parallel = layouts[l].expert_parallel,
+                                     .data_parallel = layouts[l].data_parallel,
+                                     .recompute = layouts[l].recompute,
+                                     .load_weights = weights,
+                                     .final = gradients,
+                                     .steps = 3,
+                                     .poison = true};
+        case_run_well(&test, outcome);
+        test.capacity = 1;
+        test.dropless = true;
+        test.final = other;
+        case_run_well(&test, second);
+        assert_true(second->capacity_factor == layouts[l].expert_parallel);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(second->step[i].dropped, 0);
+            assert_true(second->step[i].loss == outcome->step[i].loss);
+        }
+        assert_true(files_equal(gradients, other));
     }
-    assert_true(files_equal(gradients, other));
 }
 
 static void dropless_leaves_fitting_steps_alone(void **state) {
