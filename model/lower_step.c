@@ -56,7 +56,7 @@ static void zero(struct rk_lowering *lowering, uint32_t buffer) {
 
 static void begin_step(struct rk_lowering *lowering) {
     const struct rk_program *program = lowering->program;
-    uint32_t begin = rk_lower_segment_begin(lowering, RK_PHASE_FORWARD, "begin step");
+    uint32_t begin = rk_lower_segment_begin(lowering, RK_PHASE_OPTIMIZER, "begin step");
     zero(lowering, program->sums);
     rk_lower_wait(lowering, lowering->reduced, 0); /* the weights that the step before gathered */
     zero(lowering, program->dense.gradients);
@@ -65,7 +65,7 @@ static void begin_step(struct rk_lowering *lowering) {
     visit_once(lowering, begin);
     if (program->load == RK_NO_BUFFER)
         return;
-    uint32_t counters = rk_lower_segment_begin(lowering, RK_PHASE_FORWARD, "zero load counters");
+    uint32_t counters = rk_lower_segment_begin(lowering, RK_PHASE_OPTIMIZER, "zero load counters");
     zero(lowering, program->load);
     rk_lower_segment_end(lowering);
     for (int32_t ordinal = 0; ordinal < program->layer_count; ordinal++)

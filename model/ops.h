@@ -68,7 +68,7 @@ enum rk_phase {
     RK_PHASE_BACKWARD,
     RK_PHASE_LOSS,      /* head forward and backward */
     RK_PHASE_REDUCTION, /* gradient collectives */
-    RK_PHASE_OPTIMIZER, /* norm, clipping, update, weight all-gather */
+    RK_PHASE_OPTIMIZER, /* zeroing of gradients, norm, clipping, update, weight all-gather */
     RK_PHASE_COUNT
 };
 const char *rk_phase_name(enum rk_phase phase);
