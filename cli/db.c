@@ -51,6 +51,7 @@ const struct rk_arguments rk_cli_db_arguments = {
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .description = "list [campaigns|plans|runs]      what there is, newest first\n"
+                   "list tables                      every table and how many rows it has\n"
                    "show campaign|plan|run ID        one of them: where it comes from and every row of it\n"
                    "export [--format F] [--out O]    everything, raw samples expanded, without loss\n"
                    "import FILE|DIR                  an export, or the JSON of nccl-tests (-J) or nvbandwidth (-j); "
@@ -198,12 +199,39 @@ static const struct action {
     enum rk_db_access access;
     const char *usage;
 } actions[] = {
-    {"list", 0, 1, RK_DB_READ, "list [campaigns|plans|runs]"},
+    {"list", 0, 1, RK_DB_READ, "list [campaigns|plans|runs|tables]"},
     {"show", 2, 2, RK_DB_READ, "show campaign|plan|run ID"},
     {"export", 0, 0, RK_DB_READ, "export [--format jsonl|csv] [--out FILE|DIR]"},
     {"import", 1, 1, RK_DB_WRITE, "import FILE|DIR"},
     {"check", 0, 0, RK_DB_READ, "check"},
 };
+
+/* Names in the rows may come from elsewhere: control characters must not reach a terminal. Runs list or show with its
+ * tables gathered, cleaned and written at once; JSON and plan.json go out as they are. */
+static enum rk_status print_clean(struct rk_cli *cli, struct rk_db *db, const struct db_options *values,
+                                  const struct rk_string_list *operands) {
+    bool listing = strcmp(operands->items[0], "list") == 0;
+    FILE *out = cli->out;
+    char *text = NULL;
+    size_t length = 0;
+    FILE *memory = cli->json || values->document ? NULL : open_memstream(&text, &length);
+    if (memory != NULL)
+        cli->out = memory;
+    enum rk_status status = listing ? rk_cli_db_list(cli, db, operands->count > 1 ? operands->items[1] : NULL)
+                                    : show(cli, db, values, operands->items[1], operands->items[2]);
+    cli->out = out;
+    if (memory == NULL)
+        return status;
+    if (fclose(memory) != 0 && status == RK_OK)
+        status = rk_fail(&cli->error, RK_ERROR, "out of memory for the table");
+    for (size_t i = 0; status == RK_OK && i < length; i++)
+        if (((unsigned char)text[i] < ' ' && text[i] != '\n') || text[i] == 0x7f)
+            text[i] = '?';
+    if (status == RK_OK)
+        fwrite(text, 1, length, out);
+    free(text);
+    return status;
+}
 
 static enum rk_status act(struct rk_cli *cli, const struct action *action, const struct db_options *values,
                           const struct rk_string_list *operands) {
@@ -211,10 +239,8 @@ static enum rk_status act(struct rk_cli *cli, const struct action *action, const
     enum rk_status status = open_database(cli, action->access, &db);
     if (status != RK_OK)
         return status;
-    if (strcmp(action->name, "list") == 0)
-        status = rk_cli_db_list(cli, db, operands->count > 1 ? operands->items[1] : NULL);
-    else if (strcmp(action->name, "show") == 0)
-        status = show(cli, db, values, operands->items[1], operands->items[2]);
+    if (strcmp(action->name, "list") == 0 || strcmp(action->name, "show") == 0)
+        status = print_clean(cli, db, values, operands);
     else if (strcmp(action->name, "export") == 0)
         status = export_database(cli, db, values);
     else if (strcmp(action->name, "import") == 0)

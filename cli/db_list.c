@@ -133,6 +133,25 @@ static void print_runs(struct rk_cli *cli, const struct rk_run_row *rows, size_t
     }
 }
 
+/* Every table and how many rows it has. */
+static enum rk_status list_tables(struct rk_cli *cli, struct rk_db *db) {
+    struct rk_db_table_size *tables = NULL;
+    size_t count = 0;
+    enum rk_status status = rk_db_table_sizes(db, &tables, &count, &cli->error);
+    cJSON *root = cli->json ? cJSON_CreateObject() : NULL;
+    for (size_t i = 0; status == RK_OK && i < count; i++) {
+        if (cli->json)
+            rk_cli_json_integer(root, tables[i].name, tables[i].rows);
+        else
+            fprintf(cli->out, "%-14s%12" PRId64 "\n", tables[i].name, tables[i].rows);
+    }
+    if (status == RK_OK && cli->json)
+        status = rk_cli_json_print(cli, root);
+    cJSON_Delete(root);
+    free(tables);
+    return status;
+}
+
 struct lists {
     struct rk_campaign_row *campaigns;
     struct rk_plan_row *plans;
@@ -174,8 +193,10 @@ enum rk_status rk_cli_db_list(struct rk_cli *cli, struct rk_db *db, const char *
     struct lists lists = {.campaigns_wanted = what == NULL || strcmp(what, "campaigns") == 0,
                           .plans_wanted = what == NULL || strcmp(what, "plans") == 0,
                           .runs_wanted = what == NULL || strcmp(what, "runs") == 0};
+    if (what != NULL && strcmp(what, "tables") == 0)
+        return list_tables(cli, db);
     if (!lists.campaigns_wanted && !lists.plans_wanted && !lists.runs_wanted)
-        return rk_fail(&cli->error, RK_USAGE, "db list: '%.40s' is not campaigns, plans or runs", what);
+        return rk_fail(&cli->error, RK_USAGE, "db list: '%.40s' is not campaigns, plans, runs or tables", what);
     enum rk_status status = read_lists(cli, db, &lists);
     if (status == RK_OK && cli->json) {
         status = print_json(cli, db, &lists);

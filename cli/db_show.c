@@ -153,7 +153,6 @@ static cJSON *measurement_json(const struct rk_measured_case *row) {
     cJSON_AddStringToObject(item, "status", measured->status);
     cJSON_AddStringToObject(item, "message", measured->message);
     cJSON_AddStringToObject(item, "stop_reason", measured->stop_reason);
-    cJSON_AddBoolToObject(item, "held_out", measured->held_out);
     rk_cli_json_integer(item, "process", measured->process);
     rk_cli_json_real(item, "median_seconds", measured->median_seconds);
     rk_cli_json_real(item, "low_seconds", measured->low_seconds);
@@ -166,21 +165,62 @@ static cJSON *measurement_json(const struct rk_measured_case *row) {
     return item;
 }
 
-static enum rk_status print_campaign_json(struct rk_cli *cli, const struct rk_campaign_row *campaign,
-                                          const struct machine_rows *machine, const struct rk_measured_case *rows,
-                                          size_t count) {
-    cJSON *root = rk_cli_campaign_json(campaign);
-    add_machine_json(root, machine);
+/* A campaign with all that belongs to it. */
+struct campaign_rows {
+    struct rk_campaign_row campaign;
+    struct machine_rows machine;
+    struct rk_measured_case *measured;
+    struct rk_fit_row *fits;
+    size_t measured_count, fit_count;
+};
+
+static enum rk_status print_campaign_json(struct rk_cli *cli, const struct campaign_rows *rows) {
+    cJSON *root = rk_cli_campaign_json(&rows->campaign);
+    add_machine_json(root, &rows->machine);
     cJSON *list = cJSON_AddArrayToObject(root, "rows");
-    for (size_t i = 0; i < count; i++)
-        cJSON_AddItemToArray(list, measurement_json(&rows[i]));
+    for (size_t i = 0; i < rows->measured_count; i++)
+        cJSON_AddItemToArray(list, measurement_json(&rows->measured[i]));
+    list = cJSON_AddArrayToObject(root, "fits");
+    for (size_t i = 0; i < rows->fit_count; i++) {
+        const struct rk_fit_row *fit = &rows->fits[i];
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddStringToObject(item, "op", fit->op);
+        cJSON_AddStringToObject(item, "form", fit->form);
+        cJSON_AddItemToObject(item, "parameters", cJSON_Parse(fit->parameters));
+        rk_cli_json_integer(item, "train", fit->train_count);
+        rk_cli_json_integer(item, "held_out", fit->held_out_count);
+        rk_cli_json_real(item, "leave_one_out_median", fit->leave_one_out_median);
+        rk_cli_json_real(item, "leave_one_out_p90", fit->leave_one_out_p90);
+        rk_cli_json_real(item, "held_out_median", fit->held_out_median);
+        rk_cli_json_real(item, "held_out_p90", fit->held_out_p90);
+        cJSON_AddItemToArray(list, item);
+    }
     enum rk_status status = rk_cli_json_print(cli, root);
     cJSON_Delete(root);
     return status;
 }
 
-static void print_campaign(FILE *out, const struct rk_campaign_row *campaign, const struct machine_rows *machine,
-                           const struct rk_measured_case *rows, size_t count) {
+static const char *percent_text(double fraction, char *buffer, size_t size) {
+    snprintf(buffer, size, "%.1f %%", 100 * fraction);
+    return isfinite(fraction) ? buffer : "-";
+}
+
+static void print_fits(FILE *out, const struct rk_fit_row *fits, size_t count) {
+    char median[24], p90[24], left_median[24], left_p90[24];
+    if (count > 0)
+        fprintf(out, "\n  %-22s  %-24s  %6s  %8s  %15s  %9s  %17s  %9s\n", "fit", "form", "inputs", "held out",
+                "hold-out median", "p90", "left-one-out med.", "p90");
+    for (size_t i = 0; i < count; i++)
+        fprintf(out, "  %-22s  %-24s  %6" PRId64 "  %8" PRId64 "  %15s  %9s  %17s  %9s\n", fits[i].op, fits[i].form,
+                fits[i].train_count, fits[i].held_out_count,
+                percent_text(fits[i].held_out_median, median, sizeof median),
+                percent_text(fits[i].held_out_p90, p90, sizeof p90),
+                percent_text(fits[i].leave_one_out_median, left_median, sizeof left_median),
+                percent_text(fits[i].leave_one_out_p90, left_p90, sizeof left_p90));
+}
+
+static void print_campaign(FILE *out, const struct campaign_rows *rows) {
+    const struct rk_campaign_row *campaign = &rows->campaign;
     fprintf(out, "Campaign %" PRId64 " (%s): %s, %s back end, %s by %s\n", campaign->id, campaign->uuid,
             rk_campaign_state_name(campaign->state), campaign->backend, campaign->imported ? "imported" : "measured",
             campaign->tool);
@@ -192,29 +232,31 @@ static void print_campaign(FILE *out, const struct rk_campaign_row *campaign, co
     fprintf(out, "%-12s%s (hardware %s)\n", "fingerprint", campaign->fingerprint, campaign->machine_key);
     if (campaign->forced_unfit)
         fprintf(out, "%-12s%s\n", "UNFIT", campaign->unfit_reason);
-    print_machine(out, machine);
+    print_machine(out, &rows->machine);
     fprintf(out, "\n  %-60s  %5s  %-9s  %-7s  %10s  %8s  %7s  %s\n", "case", "ranks", "mode", "values", "median",
             "95 %", "samples", "rate");
-    for (size_t i = 0; i < count; i++)
-        print_measurement(out, &rows[i]);
+    for (size_t i = 0; i < rows->measured_count; i++)
+        print_measurement(out, &rows->measured[i]);
+    print_fits(out, rows->fits, rows->fit_count);
 }
 
 enum rk_status rk_cli_db_show_campaign(struct rk_cli *cli, struct rk_db *db, int64_t id) {
-    struct rk_campaign_row campaign;
-    struct machine_rows machine = {0};
-    struct rk_measured_case *rows = NULL;
-    size_t count = 0;
-    enum rk_status status = rk_campaign_get(db, id, &campaign, &cli->error);
+    struct campaign_rows rows = {0};
+    struct rk_campaign_row *campaign = &rows.campaign;
+    enum rk_status status = rk_campaign_get(db, id, campaign, &cli->error);
     if (status == RK_OK)
-        status = read_machine(cli, db, campaign.host_id, campaign.software_id, campaign.topology_id, &machine);
+        status = read_machine(cli, db, campaign->host_id, campaign->software_id, campaign->topology_id, &rows.machine);
     if (status == RK_OK)
-        status = rk_measurement_list(db, id, &rows, &count, &cli->error);
+        status = rk_measurement_list(db, id, &rows.measured, &rows.measured_count, &cli->error);
+    if (status == RK_OK)
+        status = rk_fit_list(db, id, &rows.fits, &rows.fit_count, &cli->error);
     if (status == RK_OK && cli->json)
-        status = print_campaign_json(cli, &campaign, &machine, rows, count);
+        status = print_campaign_json(cli, &rows);
     else if (status == RK_OK)
-        print_campaign(cli->out, &campaign, &machine, rows, count);
-    free(machine.gpus);
-    free(rows);
+        print_campaign(cli->out, &rows);
+    free(rows.machine.gpus);
+    free(rows.measured);
+    free(rows.fits);
     return status;
 }
 

@@ -97,7 +97,6 @@ struct rk_measurement_row {
     char status[16];      /* "ok", "wrong result", "failed" */
     char message[512];    /* of a wrong result or a failure */
     char stop_reason[16]; /* "interval", "time cap", "imported", "failed" */
-    bool held_out;        /* for hold-out error: never a fit's input */
     int64_t started_us;
     double median_seconds, low_seconds,
         high_seconds; /* one execution, over all samples, marked ones too; 95 % interval */
@@ -180,7 +179,6 @@ struct rk_match_request {
 struct rk_matched_row {
     struct rk_case_row bench_case;
     int64_t measurement_id, campaign_id, process;
-    bool held_out;
     double median_seconds, low_seconds, high_seconds;
     double flops, bytes;
 };

@@ -72,12 +72,12 @@ static int compare_entries(const void *left, const void *right) {
     return compare_integers(a->row->measurement_id, b->row->measurement_id);
 }
 
-static size_t collect(const struct rk_match *match, bool held_out, struct entry *entries) {
+static size_t collect(const struct rk_match *match, struct entry *entries) {
     size_t count = 0;
     for (size_t i = 0; i < match->count; i++) {
         const struct rk_matched_row *row = &match->rows[i];
         struct entry *entry = &entries[count];
-        if (row->held_out == held_out && row->bench_case.partner[0] == '\0' && has_real_operands(&row->bench_case) &&
+        if (row->bench_case.partner[0] == '\0' && has_real_operands(&row->bench_case) &&
             rk_case_to_shape(&row->bench_case, &entry->shape, &entry->place)) {
             entry->row = row;
             count++;
@@ -110,8 +110,8 @@ static struct rk_cost_row combine(const struct entry *entries, size_t count, enu
     return result;
 }
 
-static enum rk_status make_rows(const struct rk_match *match, bool held_out, struct rk_cost_row **rows, size_t *count,
-                                struct rk_error *error) {
+enum rk_status rk_cost_rows_make(const struct rk_match *match, struct rk_cost_row **rows, size_t *count,
+                                 struct rk_error *error) {
     size_t room = match->count == 0 ? 1 : match->count;
     struct entry *entries = malloc(room * sizeof(*entries));
     struct rk_cost_row *made = malloc(room * sizeof(*made));
@@ -123,7 +123,7 @@ static enum rk_status make_rows(const struct rk_match *match, bool held_out, str
         return rk_fail(error, RK_ERROR, "calibration %" PRId64 ": out of memory for %zu rows", match->campaign_id,
                        room);
     }
-    size_t entry_count = collect(match, held_out, entries);
+    size_t entry_count = collect(match, entries);
     size_t made_count = 0;
     for (size_t first = 0; first < entry_count;) {
         size_t last = first + 1;
@@ -142,16 +142,6 @@ static enum rk_status make_rows(const struct rk_match *match, bool held_out, str
     *rows = made;
     *count = made_count;
     return RK_OK;
-}
-
-enum rk_status rk_cost_rows_make(const struct rk_match *match, struct rk_cost_row **rows, size_t *count,
-                                 struct rk_error *error) {
-    return make_rows(match, false, rows, count, error);
-}
-
-enum rk_status rk_cost_rows_held_out(const struct rk_match *match, struct rk_cost_row **rows, size_t *count,
-                                     struct rk_error *error) {
-    return make_rows(match, true, rows, count, error);
 }
 
 enum rk_status rk_cost_source_make(const struct rk_match *match, struct rk_cost_table **table, struct rk_error *error) {

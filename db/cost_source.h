@@ -15,15 +15,11 @@
 #define RK_CASE_COPY_BOTH "copy_both"         /* dim 0: bytes of each direction; both directions at once */
 
 /* One row for each case: the median over processes, the widest interval, the spread between processes. What was
- * measured on other operands than "normal" (or "none"), in isolation where a sustained figure exists, with a partner,
- * or held out stays outside. Intervals are widened: with other software by 10 %, transferred by 30 %. *rows is the
+ * measured on other operands than "normal" (or "none"), in isolation where a sustained figure exists, or with a
+ * partner stays outside. Intervals are widened: with other software by 10 %, transferred by 30 %. *rows is the
  * caller's (free). */
 enum rk_status rk_cost_rows_make(const struct rk_match *match, struct rk_cost_row **rows, size_t *count,
                                  struct rk_error *error);
-/* The held-out cases alone, for the error of prediction. */
-enum rk_status rk_cost_rows_held_out(const struct rk_match *match, struct rk_cost_row **rows, size_t *count,
-                                     struct rk_error *error);
-
 /* The cost table of a match. RK_UNCALIBRATED when it holds no op. Free with rk_cost_table_free. */
 enum rk_status rk_cost_source_make(const struct rk_match *match, struct rk_cost_table **table, struct rk_error *error);
 

@@ -21,7 +21,7 @@ enum { RUNG_CAMPAIGN, RUNG_FINGERPRINT, RUNG_MACHINE, RUNG_ANY, RUNG_COUNT };
     " k.origin = 'measured' AND EXISTS (SELECT 1 FROM measurement m WHERE m.campaign_id = k.id AND m.status = 'ok')"
 #define COUNT_SQL "SELECT k.forced_unfit, count(*), max(k.id) FROM campaign k WHERE"
 #define ROWS_SQL                                                                                                       \
-    "SELECT " RK_CASE_COLUMNS ", m.id, m.campaign_id, m.process, m.held_out, m.median_seconds, m.low_seconds,"         \
+    "SELECT " RK_CASE_COLUMNS ", m.id, m.campaign_id, m.process, m.median_seconds, m.low_seconds,"                     \
     " m.high_seconds, m.flops, m.bytes FROM campaign k JOIN measurement m ON m.campaign_id = k.id"                     \
     " JOIN bench_case c ON c.id = m.bench_case_id WHERE m.status = 'ok' AND k.forced_unfit = ? AND"
 #define ROWS_ORDER " ORDER BY c.id, k.id DESC, m.id"
@@ -76,7 +76,6 @@ static void read_row(struct rk_query *query, struct rk_matched_row *row) {
     row->measurement_id = rk_read_integer(query);
     row->campaign_id = rk_read_integer(query);
     row->process = rk_read_integer(query);
-    row->held_out = rk_read_integer(query) != 0;
     row->median_seconds = rk_read_real(query);
     row->low_seconds = rk_read_real(query);
     row->high_seconds = rk_read_real(query);

@@ -165,11 +165,11 @@ struct rk_measurement_row rk_measurement_empty(void) {
 static enum rk_status insert_measurement(struct rk_db *db, const struct rk_measurement_row *row, int64_t *id,
                                          struct rk_error *error) {
     static const char sql[] =
-        "INSERT INTO measurement (campaign_id, bench_case_id, process, status, message, stop_reason, held_out,"
+        "INSERT INTO measurement (campaign_id, bench_case_id, process, status, message, stop_reason,"
         " started_us, median_seconds, low_seconds, high_seconds, minimum_seconds, maximum_seconds, batch, flops, bytes,"
         " remote_bytes, largest_error, throttled, clock_hz, power_watts, temperature_celsius,"
         " library_estimate_seconds, algorithm, workspace_bytes)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     struct rk_query query;
     enum rk_status status = rk_query_open(db, sql, "storing a measurement", &query, error);
     if (status != RK_OK) {
@@ -181,7 +181,6 @@ static enum rk_status insert_measurement(struct rk_db *db, const struct rk_measu
     rk_bind_text(&query, row->status);
     rk_bind_text(&query, row->message);
     rk_bind_text(&query, row->stop_reason);
-    rk_bind_integer(&query, row->held_out);
     rk_bind_integer(&query, row->started_us);
     rk_bind_real(&query, row->median_seconds);
     rk_bind_real(&query, row->low_seconds);
@@ -364,7 +363,6 @@ static void read_measurement(struct rk_query *query, struct rk_measurement_row *
     rk_read_text(query, row->status, sizeof(row->status));
     rk_read_text(query, row->message, sizeof(row->message));
     rk_read_text(query, row->stop_reason, sizeof(row->stop_reason));
-    row->held_out = rk_read_integer(query) != 0;
     row->started_us = rk_read_integer(query);
     double *const reals[] = {&row->median_seconds, &row->low_seconds, &row->high_seconds, &row->minimum_seconds,
                              &row->maximum_seconds};
@@ -397,7 +395,7 @@ enum rk_status rk_measurement_list(struct rk_db *db, int64_t campaign_id, struct
                                    struct rk_error *error) {
     static const char sql[] =
         "SELECT " RK_CASE_COLUMNS ", m.id, m.campaign_id, m.bench_case_id, m.process, m.status, m.message,"
-        " m.stop_reason, m.held_out, m.started_us, m.median_seconds, m.low_seconds, m.high_seconds, m.minimum_seconds,"
+        " m.stop_reason, m.started_us, m.median_seconds, m.low_seconds, m.high_seconds, m.minimum_seconds,"
         " m.maximum_seconds, m.batch, m.flops, m.bytes, m.remote_bytes, m.largest_error, m.throttled, m.clock_hz,"
         " m.power_watts, m.temperature_celsius, m.library_estimate_seconds, m.algorithm, m.workspace_bytes,"
         " coalesce(s.count, 0) FROM measurement m JOIN bench_case c ON c.id = m.bench_case_id"

@@ -120,7 +120,6 @@ static const char *const version_1[] = {
     " status TEXT NOT NULL CHECK (status IN ('ok', 'wrong result', 'failed')),"
     " message TEXT NOT NULL CHECK (length(message) < 512),"
     " stop_reason TEXT NOT NULL CHECK (stop_reason IN ('interval', 'time cap', 'imported', 'failed')),"
-    " held_out INTEGER NOT NULL CHECK (held_out IN (0, 1))," /* never used by a fit */
     " started_us INTEGER NOT NULL,"
     " median_seconds REAL, low_seconds REAL, high_seconds REAL," /* 95 % interval of the median */
     " minimum_seconds REAL, maximum_seconds REAL,"
@@ -136,7 +135,8 @@ static const char *const version_1[] = {
     "CREATE INDEX measurement_by_campaign ON measurement (campaign_id, bench_case_id)",
 
     /* Packed: seconds holds `count` doubles, little-endian IEEE 754, in the order taken; throttled is NULL or a bit for
-     * each sample, the lowest bit of byte 0 first. A row for each sample would take 2.6 times the space (bench/database.c). */
+     * each sample, the lowest bit of byte 0 first. A row for each sample would take 2.6 times the space
+     * (bench/database.c). */
     "CREATE TABLE sample ("
     " measurement_id INTEGER PRIMARY KEY REFERENCES measurement,"
     " count INTEGER NOT NULL CHECK (count > 0),"

@@ -85,14 +85,13 @@ static void the_ladder_is_climbed_down(void **state) {
 }
 
 static void add_measurement(struct fixture *fixture, struct rk_db *db, int64_t campaign, struct rk_case_row bench_case,
-                            int64_t process, double seconds, bool held_out) {
+                            int64_t process, double seconds) {
     int64_t case_id = 0;
     const double samples[] = {seconds * 0.99, seconds,         seconds * 1.01, seconds,
                               seconds,        seconds * 1.005, seconds * 0.995};
     expect_status(fixture, rk_case_store(db, &bench_case, &case_id, &fixture->error), RK_OK);
     struct rk_measurement_row row = measurement_of(campaign, case_id, samples, 7);
     row.process = process;
-    row.held_out = held_out;
     row.flops = 1e9;
     expect_status(fixture, rk_measurement_store(db, &row, samples, NULL, 7, NULL, &fixture->error), RK_OK);
 }
@@ -118,13 +117,13 @@ static void the_newest_campaign_of_a_case_stands(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t first = begin(fixture, db, false);
-    add_measurement(fixture, db, first, gemm_case(1, 1, 1), 0, 1e-3, false);
-    add_measurement(fixture, db, first, gemm_case(2, 1, 1), 0, 2e-3, false);
+    add_measurement(fixture, db, first, gemm_case(1, 1, 1), 0, 1e-3);
+    add_measurement(fixture, db, first, gemm_case(2, 1, 1), 0, 2e-3);
     int64_t second = begin(fixture, db, false);
-    add_measurement(fixture, db, second, gemm_case(1, 1, 1), 0, 5e-3, false);
-    add_measurement(fixture, db, second, gemm_case(1, 1, 1), 1, 6e-3, false);
+    add_measurement(fixture, db, second, gemm_case(1, 1, 1), 0, 5e-3);
+    add_measurement(fixture, db, second, gemm_case(1, 1, 1), 1, 6e-3);
     int64_t forced = begin(fixture, db, true);
-    add_measurement(fixture, db, forced, gemm_case(1, 1, 1), 0, 9e-3, false);
+    add_measurement(fixture, db, forced, gemm_case(1, 1, 1), 0, 9e-3);
     struct rk_match match = find(fixture, db, "1");
     assert_int_equal(match.campaigns, 2);
     assert_int_equal(match.campaign_id, second);
@@ -154,7 +153,7 @@ static void a_forced_campaign_serves_alone_and_warns(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t forced = begin(fixture, db, true);
-    add_measurement(fixture, db, forced, gemm_case(1, 1, 1), 0, 9e-3, false);
+    add_measurement(fixture, db, forced, gemm_case(1, 1, 1), 0, 9e-3);
     struct rk_match match = find(fixture, db, "1");
     assert_true(match.forced_unfit);
     assert_non_null(strstr(match.warning, "unfit"));
@@ -168,21 +167,20 @@ static void only_rows_of_real_training_become_costs(void **state) {
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t campaign = begin(fixture, db, false);
     struct rk_case_row row = gemm_case(8, 8, 8);
-    add_measurement(fixture, db, campaign, row, 0, 1e-3, false);
+    add_measurement(fixture, db, campaign, row, 0, 1e-3);
     strcpy(row.mode, "isolated"); /* a sustained row exists: left out */
-    add_measurement(fixture, db, campaign, row, 0, 0.5e-3, false);
+    add_measurement(fixture, db, campaign, row, 0, 0.5e-3);
     row = gemm_case(8, 8, 8);
     strcpy(row.operands, "zeros");
-    add_measurement(fixture, db, campaign, row, 0, 0.1e-3, false);
+    add_measurement(fixture, db, campaign, row, 0, 0.1e-3);
     row = gemm_case(8, 8, 8);
     strcpy(row.partner, "all_reduce");
-    add_measurement(fixture, db, campaign, row, 0, 7e-3, false);
+    add_measurement(fixture, db, campaign, row, 0, 7e-3);
     row = gemm_case(16, 8, 8); /* only isolated: better than nothing */
     strcpy(row.mode, "isolated");
-    add_measurement(fixture, db, campaign, row, 0, 3e-3, false);
-    add_measurement(fixture, db, campaign, gemm_case(32, 8, 8), 0, 4e-3, true);
+    add_measurement(fixture, db, campaign, row, 0, 3e-3);
     strcpy(row.op, "unknown_op");
-    add_measurement(fixture, db, campaign, row, 0, 4e-3, false);
+    add_measurement(fixture, db, campaign, row, 0, 4e-3);
     struct rk_match match = find(fixture, db, "1");
     struct rk_cost_row *rows = NULL;
     size_t count = 0;
@@ -191,11 +189,6 @@ static void only_rows_of_real_training_become_costs(void **state) {
     assert_true(fabs(rows[0].seconds - 1e-3) < 1e-12);
     assert_true(fabs(rows[1].seconds - 3e-3) < 1e-12);
     free(rows);
-    expect_status(fixture, rk_cost_rows_held_out(&match, &rows, &count, &fixture->error), RK_OK);
-    assert_int_equal(count, 1);
-    assert_int_equal(rows[0].shape.dim[0], 32);
-    free(rows);
-
     struct rk_cost_table *table = NULL;
     expect_status(fixture, rk_cost_source_make(&match, &table, &fixture->error), RK_OK);
     struct rk_cost_source source = rk_cost_table_source(table);
@@ -234,14 +227,14 @@ static void figures_of_the_machine_are_filled(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
     int64_t campaign = begin(fixture, db, false);
-    add_measurement(fixture, db, campaign, gemm_case(64, 8, 8), 0, 1e-3, false);
-    add_measurement(fixture, db, campaign, figure_case("copy_d2h", 1 << 20, 1), 0, 1e-5, false);
-    add_measurement(fixture, db, campaign, figure_case("copy_d2h", 1 << 20, 2), 0, 2e-5, false);
-    add_measurement(fixture, db, campaign, figure_case("copy_d2h", 1 << 24, 2), 0, 3.2e-4, false);
-    add_measurement(fixture, db, campaign, figure_case("copy_h2d", 1 << 24, 2), 0, 1.6e-4, false);
-    add_measurement(fixture, db, campaign, figure_case(RK_CASE_COPY_BOTH, 1 << 24, 2), 0, 4e-4, false);
-    add_measurement(fixture, db, campaign, figure_case(RK_CASE_LAUNCH, 0, 1), 0, 3e-6, false);
-    add_measurement(fixture, db, campaign, figure_case(RK_CASE_HOST_WAIT, 0, 1), 0, 2e-5, false);
+    add_measurement(fixture, db, campaign, gemm_case(64, 8, 8), 0, 1e-3);
+    add_measurement(fixture, db, campaign, figure_case("copy_d2h", 1 << 20, 1), 0, 1e-5);
+    add_measurement(fixture, db, campaign, figure_case("copy_d2h", 1 << 20, 2), 0, 2e-5);
+    add_measurement(fixture, db, campaign, figure_case("copy_d2h", 1 << 24, 2), 0, 3.2e-4);
+    add_measurement(fixture, db, campaign, figure_case("copy_h2d", 1 << 24, 2), 0, 1.6e-4);
+    add_measurement(fixture, db, campaign, figure_case(RK_CASE_COPY_BOTH, 1 << 24, 2), 0, 4e-4);
+    add_measurement(fixture, db, campaign, figure_case(RK_CASE_LAUNCH, 0, 1), 0, 3e-6);
+    add_measurement(fixture, db, campaign, figure_case(RK_CASE_HOST_WAIT, 0, 1), 0, 2e-5);
     struct rk_match match = find(fixture, db, "1");
     struct rk_machine machine = {.step_overhead = {.value = 0.25}};
     rk_machine_figures(&match, &machine);
@@ -261,7 +254,7 @@ static void figures_of_the_machine_are_filled(void **state) {
 static void a_calibration_without_ops_is_no_cost_source(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
-    add_measurement(fixture, db, begin(fixture, db, false), figure_case(RK_CASE_LAUNCH, 0, 1), 0, 3e-6, false);
+    add_measurement(fixture, db, begin(fixture, db, false), figure_case(RK_CASE_LAUNCH, 0, 1), 0, 3e-6);
     struct rk_match match = find(fixture, db, "1");
     struct rk_cost_table *table = NULL;
     expect_status(fixture, rk_cost_source_make(&match, &table, &fixture->error), RK_UNCALIBRATED);

@@ -206,6 +206,44 @@ static void plans_and_runs_come_back(void **state) {
     rk_db_close(db);
 }
 
+static void a_judgement_becomes_a_row(void **state) {
+    (void)state;
+    struct rk_judgement judgement = {.candidate = {.pipeline = 2,
+                                                   .virtual_stages = 3,
+                                                   .expert_parallel = 4,
+                                                   .data_parallel = 8,
+                                                   .micro_batch_tokens = 8192,
+                                                   .recompute = RK_RECOMPUTE_BLOCK,
+                                                   .offload_percent = 16,
+                                                   .capacity_factor = 1.25,
+                                                   .chunk_layers = {1, 2, 1, 1, 2, 1}},
+                                     .refusal = RK_REFUSAL_OFFLOAD_D2H,
+                                     .need = 384,
+                                     .have = 53,
+                                     .remedy = "offload at most 13 %"};
+    struct rk_candidate_row row;
+    rk_candidate_row_make(&judgement, 7, false, &row);
+    assert_int_equal(row.ordinal, 7);
+    assert_string_equal(row.label, "PP 2 x 3 virtual, EP 4, D 8, T 8192, recompute block, offload 16 %");
+    assert_string_equal(row.verdict, "refused");
+    assert_string_equal(row.reason, rk_refusal_name(RK_REFUSAL_OFFLOAD_D2H));
+    assert_string_equal(row.unit, "GB/s");
+    assert_string_equal(row.remedy, "offload at most 13 %");
+    assert_true(row.need == 384 && row.have == 53 && isnan(row.seconds));
+    assert_non_null(strstr(row.settings, "\"ep_dp\":2"));
+    assert_non_null(strstr(row.settings, "\"chunk_layers\":[1,2,1,1,2,1]}"));
+    judgement.refusal = RK_REFUSAL_NONE;
+    judgement.seconds = 1.5;
+    judgement.low = 1.4;
+    judgement.high = 1.7;
+    judgement.arena_bytes[1] = 99;
+    rk_candidate_row_make(&judgement, 0, true, &row);
+    assert_string_equal(row.verdict, "chosen");
+    assert_string_equal(row.reason, "");
+    assert_true(isnan(row.need) && row.seconds == 1.5 && row.high_seconds == 1.7);
+    assert_int_equal(row.peak_bytes, 99);
+}
+
 static void a_plan_with_two_choices_is_refused(void **state) {
     struct fixture *fixture = *state;
     struct rk_db *db = fixture_open(fixture, RK_DB_WRITE);
@@ -252,9 +290,9 @@ static void stored_rows_cannot_change(void **state) {
         "DELETE FROM run_op",
         "UPDATE run_memory SET allocated_bytes = predicted_bytes",
         "UPDATE comparison SET within = 1",
-        "INSERT INTO measurement (campaign_id, bench_case_id, process, status, message, stop_reason, held_out, "
+        "INSERT INTO measurement (campaign_id, bench_case_id, process, status, message, stop_reason, "
         "started_us,"
-        " batch, throttled, algorithm, median_seconds) VALUES (999, 1, 0, 'ok', '', 'interval', 0, 0, 1, 0, '', 1)",
+        " batch, throttled, algorithm, median_seconds) VALUES (999, 1, 0, 'ok', '', 'interval', 0, 1, 0, '', 1)",
     };
     for (size_t i = 0; i < sizeof(statements) / sizeof(statements[0]); i++) {
         if (rk_db_execute(db, statements[i], "trying", &fixture->error) == RK_OK) {
@@ -383,15 +421,11 @@ static void fits_and_telemetry_come_back(void **state) {
 int main(void) {
 #define ROW_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        ROW_TEST(a_campaign_comes_back),
-        ROW_TEST(samples_come_back_bit_for_bit),
-        ROW_TEST(a_campaign_is_resumed),
-        ROW_TEST(plans_and_runs_come_back),
-        ROW_TEST(a_plan_with_two_choices_is_refused),
-        ROW_TEST(stored_rows_cannot_change),
-        ROW_TEST(hostile_names_are_only_names),
-        ROW_TEST(the_check_finds_broken_promises),
-        ROW_TEST(groups_of_writes_are_all_or_nothing),
+        ROW_TEST(a_campaign_comes_back),           ROW_TEST(samples_come_back_bit_for_bit),
+        ROW_TEST(a_campaign_is_resumed),           ROW_TEST(plans_and_runs_come_back),
+        ROW_TEST(a_judgement_becomes_a_row),       ROW_TEST(a_plan_with_two_choices_is_refused),
+        ROW_TEST(stored_rows_cannot_change),       ROW_TEST(hostile_names_are_only_names),
+        ROW_TEST(the_check_finds_broken_promises), ROW_TEST(groups_of_writes_are_all_or_nothing),
         ROW_TEST(fits_and_telemetry_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
