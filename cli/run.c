@@ -5,6 +5,7 @@
 #include "cli/run_record.h"
 #include "executor/agreement.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ struct run_options {
         *dump_gradients, *spill;
     bool synthetic, dropless, resume, poison, no_store;
     double learning_rate, minimum_learning_rate, beta1, beta2, epsilon, clip, init_std, deadline;
+    double balance_loss, z_loss, weight_decay; /* NaN: as planned */
 };
 
 #define OPTION(field) .offset = offsetof(struct run_options, field)
@@ -56,6 +58,12 @@ static const struct rk_option options[] = {
      .help = "AdamW, added to the root (default 1e-8)"},
     {.name = "clip", .type = RK_OPTION_NUMBER, OPTION(clip), .value = "X", .maximum = 1e9,
      .help = "gradient norm above which gradients are scaled down; 0: never (default 1)"},
+    {.name = "weight-decay", .type = RK_OPTION_NUMBER, OPTION(weight_decay), .value = "X", .maximum = 1e3,
+     .help = "AdamW, of matrices and not of norms (default: as planned)"},
+    {.name = "lb-loss", .type = RK_OPTION_NUMBER, OPTION(balance_loss), .value = "X", .maximum = 1e6,
+     .help = "weight of the load-balancing loss (default: as planned)"},
+    {.name = "z-loss", .type = RK_OPTION_NUMBER, OPTION(z_loss), .value = "X", .maximum = 1e6,
+     .help = "weight of the routers' z loss (default: as planned)"},
     {.name = "init-std", .type = RK_OPTION_NUMBER, OPTION(init_std), .value = "X", .minimum = 1e-9, .maximum = 10,
      .help = "standard deviation of first weights (default 0.02)"},
     {.name = "routing", .type = RK_OPTION_STRING, OPTION(routing), .choices = "learned|random|uniform",
@@ -150,14 +158,26 @@ static enum rk_status check_runnable(struct run *run, struct rk_error *error) {
     return RK_OK;
 }
 
+/* What a run may change of a plan without changing its time or memory. */
+static void override_candidate(const struct run_options *values, struct rk_candidate *candidate) {
+    if (values->routing != NULL)
+        candidate->routing = rk_routing_from_name(values->routing);
+    if (!isnan(values->balance_loss))
+        candidate->balance_coefficient = values->balance_loss;
+    if (!isnan(values->z_loss))
+        candidate->z_coefficient = values->z_loss;
+    if (!isnan(values->weight_decay))
+        candidate->weight_decay = values->weight_decay;
+}
+
 static enum rk_status read_plan(struct run *run, struct rk_error *error) {
     enum rk_status status = rk_read_file(run->path, LARGEST_PLAN, &run->document, &run->length, error);
     if (status == RK_OK)
         status = rk_plan_read(run->path, run->document, run->length, &run->plan, error);
     if (status == RK_OK)
         status = check_runnable(run, error);
-    if (status == RK_OK && run->values->routing != NULL)
-        run->plan->candidate.routing = rk_routing_from_name(run->values->routing);
+    if (status == RK_OK)
+        override_candidate(run->values, &run->plan->candidate);
     return status;
 }
 
@@ -251,14 +271,19 @@ static enum rk_status train(struct run *run, struct rk_job *job, const struct rk
     return rk_run_record_close(&record, status, error);
 }
 
-/* What all ranks must agree on: the plan and every option that changes what they compute. */
+/* What all ranks must agree on: the plan and the options that change what they compute. Field by field, since the padding of
+ * a struct may differ. */
 static void agreement_of(const struct run *run, uint8_t digest[32]) {
+    const struct rk_candidate *candidate = &run->plan->candidate;
+    const int64_t whole[] = {candidate->routing, run->values->steps, run->values->seed, run->values->trace_steps,
+                             run->values->dropless, run->values->resume};
+    const double real[] = {candidate->balance_coefficient, candidate->z_coefficient, candidate->weight_decay,
+                           run->values->learning_rate, run->values->clip};
     struct rk_sha256 hash;
     rk_sha256_begin(&hash);
     rk_sha256_add(&hash, run->document, run->length);
-    rk_sha256_add(&hash, &run->plan->candidate.routing, sizeof run->plan->candidate.routing);
-    rk_sha256_add(&hash, &run->values->steps, sizeof run->values->steps);
-    rk_sha256_add(&hash, &run->values->seed, sizeof run->values->seed);
+    rk_sha256_add(&hash, whole, sizeof whole);
+    rk_sha256_add(&hash, real, sizeof real);
     rk_sha256_end(&hash, digest);
 }
 
@@ -333,6 +358,9 @@ enum rk_status rk_cli_run(struct rk_cli *cli, int argc, char **argv) {
         .init_std = 0.02,
         .trace_steps = 3,
         .deadline = 60,
+        .balance_loss = NAN,
+        .z_loss = NAN,
+        .weight_decay = NAN,
     };
     struct rk_string_list operands = {0};
     struct rk_text command = {0};

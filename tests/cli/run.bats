@@ -244,3 +244,41 @@ assert all(s["dropped"] > 0 for s in d["steps"])' "$output"
     [ "$status" -eq 0 ]
     [[ $output == *"run 1 is stored"* ]]
 }
+
+# small FILE JSON... : a model of a few thousand parameters, with these members added.
+small() {
+    local name=$1
+    shift
+    printf '{"hidden_size": 16, "num_hidden_layers": 3, "vocab_size": 48, "max_position_embeddings": 64,
+ "rope_theta": 10000, "rms_norm_eps": 1e-05, "hidden_act": "silu", "num_experts_per_tok": 2, %s}\n' "$*" > "$name"
+}
+
+# agrees MODEL.json : an independent forward and AdamW give what the run gave.
+agrees() {
+    "$MAKE_PLAN" "$1" tokens=32 seq=16 batch=64 pp=1 ep=2 d=2 > plan.json
+    "$RECKON" run plan.json --nproc 2 --synthetic --steps 1 --init-std 0.2 --lr 0.01 --weight-decay 0.3 --save-weights w \
+        --dump-losses losses --dump-gradients gradients --save-final final --no-store > /dev/null
+    python3 "$SOURCE/tests/cli/reference.py" "$1" 32 16 2 w losses gradients final 0.01 0.3
+}
+
+@test "an independent forward and AdamW agree with the run: OLMoE" {
+    small m.json '"model_type": "olmoe", "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 12,
+        "num_experts": 8, "norm_topk_prob": false, "tie_word_embeddings": false'
+    agrees m.json
+}
+
+@test "an independent forward and AdamW agree with the run: Qwen3-MoE" {
+    small m.json '"model_type": "qwen3_moe", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "intermediate_size": 24, "moe_intermediate_size": 8, "num_experts": 8, "norm_topk_prob": true,
+        "mlp_only_layers": [1], "decoder_sparse_step": 1, "tie_word_embeddings": true'
+    agrees m.json
+}
+
+@test "an independent forward and AdamW agree with the run: GLM-4-MoE" {
+    small m.json '"model_type": "glm4_moe", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "partial_rotary_factor": 1.0, "intermediate_size": 24, "moe_intermediate_size": 8, "n_routed_experts": 8,
+        "n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": true, "routed_scaling_factor": 1.5,
+        "topk_method": "greedy", "n_group": 1, "topk_group": 1, "attention_bias": false, "use_qk_norm": true,
+        "tie_word_embeddings": false'
+    agrees m.json
+}
