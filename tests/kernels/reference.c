@@ -102,9 +102,10 @@ static void attention(const struct rk_op_shape *shape, const double *qkv, double
             memset(out, 0, (size_t)width * sizeof *out);
             for (int64_t s = start; s <= t; s++) { /* small scores: no shift is needed in FP64 */
                 double score = dot(qkv + t * row + head * width, qkv + s * row + k_at, width) / sqrt((double)width);
-                sum += exp(score);
+                double power = exp(score);
+                sum += power;
                 for (int64_t i = 0; i < width; i++) {
-                    out[i] += exp(score) * qkv[s * row + v_at + i];
+                    out[i] += power * qkv[s * row + v_at + i];
                 }
             }
             for (int64_t i = 0; i < width; i++) {
