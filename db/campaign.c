@@ -40,6 +40,22 @@ enum rk_status rk_uuid_make(char *uuid, struct rk_error *error) {
     return RK_OK;
 }
 
+enum rk_status rk_begin_on_machine(struct rk_db *db, const struct rk_machine_identity *machine, char *uuid,
+                                   struct rk_machine_ids *ids, struct rk_error *error) {
+    enum rk_status status = uuid[0] == '\0' ? rk_uuid_make(uuid, error) : RK_OK;
+    if (status == RK_OK) {
+        status = rk_db_begin(db, error);
+    }
+    if (status != RK_OK) {
+        return status;
+    }
+    status = rk_machine_store(db, machine, ids, error);
+    if (status != RK_OK) {
+        rk_db_rollback(db);
+    }
+    return status;
+}
+
 static enum rk_status insert_campaign(struct rk_db *db, const struct rk_campaign_row *row, int64_t *id,
                                       struct rk_error *error) {
     static const char sql[] =
@@ -70,38 +86,23 @@ static enum rk_status insert_campaign(struct rk_db *db, const struct rk_campaign
     rk_bind_text(&query, row->unfit_reason);
     rk_bind_known(&query, row->planned_cases);
     rk_bind_integer(&query, row->started_us);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    if (status == RK_OK) {
-        *id = rk_db_last_id(db);
-    }
-    return status;
+    return rk_query_insert(&query, id, error);
 }
 
 enum rk_status rk_campaign_begin(struct rk_db *db, const struct rk_machine_identity *machine,
                                  const struct rk_campaign_row *row, int64_t *id, struct rk_error *error) {
     struct rk_campaign_row campaign = *row;
     struct rk_machine_ids ids;
+    int64_t inserted = 0;
     rk_machine_keys(machine, campaign.machine_key, campaign.fingerprint);
-    enum rk_status status = RK_OK;
-    if (campaign.uuid[0] == '\0') {
-        status = rk_uuid_make(campaign.uuid, error);
-    }
-    if (status == RK_OK) {
-        status = rk_db_begin(db, error);
-    }
+    enum rk_status status = rk_begin_on_machine(db, machine, campaign.uuid, &ids, error);
     if (status != RK_OK) {
         return status;
     }
-    int64_t inserted = 0;
-    status = rk_machine_store(db, machine, &ids, error);
-    if (status == RK_OK) {
-        campaign.host_id = ids.host;
-        campaign.software_id = ids.software;
-        campaign.topology_id = ids.topology;
-        status = insert_campaign(db, &campaign, &inserted, error);
-    }
-    status = rk_db_end(db, status, error);
+    campaign.host_id = ids.host;
+    campaign.software_id = ids.software;
+    campaign.topology_id = ids.topology;
+    status = rk_db_end(db, insert_campaign(db, &campaign, &inserted, error), error);
     if (status == RK_OK) {
         *id = inserted;
     }
@@ -132,9 +133,7 @@ static enum rk_status change_state(struct rk_db *db, int64_t id, enum rk_campaig
     rk_bind_text(&query, state_names[state]);
     rk_bind_known(&query, ended_us);
     rk_bind_integer(&query, id);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    return status;
+    return rk_query_insert(&query, NULL, error);
 }
 
 enum rk_status rk_campaign_end(struct rk_db *db, int64_t id, enum rk_campaign_state state, int64_t ended_us,
@@ -224,16 +223,10 @@ enum rk_status rk_campaign_unfinished(struct rk_db *db, const char *fingerprint,
     if (status != RK_OK) {
         return status;
     }
-    bool found = false;
     rk_bind_text(&query, fingerprint);
     rk_bind_text(&query, mode);
     rk_bind_text(&query, backend);
-    status = rk_query_next(&query, &found, error);
-    if (status == RK_OK) {
-        *id = found ? rk_read_integer(&query) : 0;
-    }
-    rk_query_close(&query);
-    return status;
+    return rk_query_find(&query, id, error);
 }
 
 enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_rank_row *row, struct rk_error *error) {
@@ -253,9 +246,7 @@ enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_r
     rk_bind_known(&query, row->numa_node);
     rk_bind_real(&query, row->clock_hz);
     rk_bind_real(&query, row->power_watts);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    return status;
+    return rk_query_insert(&query, NULL, error);
 }
 
 enum rk_status rk_telemetry_store(struct rk_db *db, const struct rk_telemetry_row *row, struct rk_error *error) {
@@ -275,7 +266,5 @@ enum rk_status rk_telemetry_store(struct rk_db *db, const struct rk_telemetry_ro
     rk_bind_real(&query, row->power_watts);
     rk_bind_real(&query, row->temperature_celsius);
     rk_bind_text(&query, row->throttle_reasons);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    return status;
+    return rk_query_insert(&query, NULL, error);
 }

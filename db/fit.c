@@ -25,12 +25,7 @@ static enum rk_status insert_fit(struct rk_db *db, const struct rk_fit_row *row,
     rk_bind_real(&query, row->leave_one_out_p90);
     rk_bind_real(&query, row->held_out_median);
     rk_bind_real(&query, row->held_out_p90);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    if (status == RK_OK) {
-        *id = rk_db_last_id(db);
-    }
-    return status;
+    return rk_query_insert(&query, id, error);
 }
 
 static enum rk_status insert_input(struct rk_db *db, int64_t fit_id, const struct rk_fit_input *input,
@@ -44,9 +39,7 @@ static enum rk_status insert_input(struct rk_db *db, int64_t fit_id, const struc
     rk_bind_integer(&query, fit_id);
     rk_bind_integer(&query, input->measurement_id);
     rk_bind_text(&query, input->held_out ? "held out" : "train");
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    return status;
+    return rk_query_insert(&query, NULL, error);
 }
 
 enum rk_status rk_fit_store(struct rk_db *db, const struct rk_fit_row *row, const struct rk_fit_input *inputs,

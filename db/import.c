@@ -312,6 +312,9 @@ static enum rk_status detect(const char *path, enum source *source, cJSON **root
         *source = SOURCE_CSV;
         return RK_OK;
     }
+    if (!S_ISREG(information.st_mode)) { /* it is read twice */
+        return rk_fail(error, RK_USAGE, "%s: is a pipe or a device; save it as a file first", path);
+    }
     FILE *file = fopen(path, "re");
     if (file == NULL) {
         return rk_fail(error, RK_USAGE, "%s: cannot be read: %s", path, strerror(errno));

@@ -80,6 +80,10 @@ void rk_bind_blob(struct rk_query *query, const void *value, size_t length); /* 
 
 /* Steps a statement that has no rows to its end. */
 enum rk_status rk_query_run(struct rk_query *query, struct rk_error *error);
+/* Runs a statement that changes rows and closes it; *id (may be NULL) is the row that was inserted. */
+enum rk_status rk_query_insert(struct rk_query *query, int64_t *id, struct rk_error *error);
+/* Closes the query with the integer in its first row, 0 without a row. */
+enum rk_status rk_query_find(struct rk_query *query, int64_t *value, struct rk_error *error);
 /* Steps to the next row and points at its first column; *row false at the end. */
 enum rk_status rk_query_next(struct rk_query *query, bool *row, struct rk_error *error);
 
@@ -91,9 +95,6 @@ double rk_read_real(struct rk_query *query);       /* NULL: NaN */
 void rk_read_text(struct rk_query *query, char *buffer, size_t size);
 /* A fresh copy; NULL without memory or for NULL. */
 char *rk_read_text_copy(struct rk_query *query);
-
-/* The row id of the last insertion. */
-int64_t rk_db_last_id(const struct rk_db *db);
 
 /* Reads all rows that are left into one array of row_size each and closes the query, also on failure. read fills one
  * zeroed row from the first column on and returns false without memory. *rows is the caller's (free); NULL when *count
@@ -114,6 +115,13 @@ void *rk_rows_add(struct rk_rows *rows, size_t row_size);
 
 /* Steps to the only row of a query; RK_USAGE with "no <what> <id>" when there is none. Closes the query on failure. */
 enum rk_status rk_query_only(struct rk_query *query, const char *what, int64_t id, struct rk_error *error);
+
+/* Begins a group of writes with what campaigns and runs have in common: a UUID (buffer of RK_UUID_SIZE) unless there is
+ * one, and the machine. On failure nothing was begun. */
+struct rk_machine_identity;
+struct rk_machine_ids;
+enum rk_status rk_begin_on_machine(struct rk_db *db, const struct rk_machine_identity *machine, char *uuid,
+                                   struct rk_machine_ids *ids, struct rk_error *error);
 
 /* A random version 4 UUID as text of 36 characters; buffer of RK_UUID_SIZE (calibration.h). */
 enum rk_status rk_uuid_make(char *uuid, struct rk_error *error);

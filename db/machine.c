@@ -115,14 +115,8 @@ static enum rk_status find(struct rk_db *db, const char *sql, const char *finger
     if (status != RK_OK) {
         return status;
     }
-    bool row = false;
     rk_bind_text(&query, fingerprint);
-    status = rk_query_next(&query, &row, error);
-    if (status == RK_OK) {
-        *id = row ? rk_read_integer(&query) : 0;
-    }
-    rk_query_close(&query);
-    return status;
+    return rk_query_find(&query, id, error);
 }
 
 static enum rk_status insert_gpus(struct rk_db *db, const struct rk_machine_identity *machine, int64_t host_id,
@@ -184,9 +178,7 @@ static enum rk_status store_host(struct rk_db *db, const struct rk_machine_ident
     rk_bind_known(&query, host->memory_bytes);
     rk_bind_text(&query, host->kernel);
     rk_bind_text(&query, host->operating_system);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    *id = rk_db_last_id(db);
+    status = rk_query_insert(&query, id, error);
     return status == RK_OK ? insert_gpus(db, machine, *id, error) : status;
 }
 
@@ -216,9 +208,7 @@ static enum rk_status store_software(struct rk_db *db, const struct rk_software_
     rk_bind_text(&query, software->nccl);
     rk_bind_text(&query, software->cudnn);
     rk_bind_text(&query, software->blas);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    *id = rk_db_last_id(db);
+    status = rk_query_insert(&query, id, error);
     return status;
 }
 
@@ -269,9 +259,7 @@ static enum rk_status store_topology(struct rk_db *db, const struct rk_machine_i
     rk_bind_integer(&query, machine->topology.hosts);
     rk_bind_integer(&query, machine->topology.devices_per_host);
     rk_bind_text(&query, machine->topology.summary);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    *id = rk_db_last_id(db);
+    status = rk_query_insert(&query, id, error);
     return status == RK_OK ? insert_links(db, machine, *id, error) : status;
 }
 

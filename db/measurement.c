@@ -101,18 +101,12 @@ static enum rk_status find_case(struct rk_db *db, const struct rk_case_row *row,
         " dim3 = ? AND dim4 = ? AND dim5 = ? AND dim6 = ? AND dim7 = ? AND group_kind = ? AND group_size = ? AND"
         " crosses_hosts = ? AND concurrent_ranks = ? AND row_share = ? AND operands = ? AND mode = ? AND partner = ?";
     struct rk_query query;
-    bool found = false;
     enum rk_status status = rk_query_open(db, sql, "looking for a case", &query, error);
     if (status != RK_OK) {
         return status;
     }
     bind_case(&query, row);
-    status = rk_query_next(&query, &found, error);
-    if (status == RK_OK) {
-        *id = found ? rk_read_integer(&query) : 0;
-    }
-    rk_query_close(&query);
-    return status;
+    return rk_query_find(&query, id, error);
 }
 
 enum rk_status rk_case_store(struct rk_db *db, const struct rk_case_row *row, int64_t *id, struct rk_error *error) {
@@ -134,12 +128,7 @@ enum rk_status rk_case_store(struct rk_db *db, const struct rk_case_row *row, in
         return status;
     }
     bind_case(&query, row);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    if (status == RK_OK) {
-        *id = rk_db_last_id(db);
-    }
-    return status;
+    return rk_query_insert(&query, id, error);
 }
 
 struct rk_measurement_row rk_measurement_empty(void) {
@@ -199,12 +188,7 @@ static enum rk_status insert_measurement(struct rk_db *db, const struct rk_measu
     rk_bind_real(&query, row->library_estimate_seconds);
     rk_bind_text(&query, row->algorithm);
     rk_bind_known(&query, row->workspace_bytes);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    if (status == RK_OK) {
-        *id = rk_db_last_id(db);
-    }
-    return status;
+    return rk_query_insert(&query, id, error);
 }
 
 void rk_pack_seconds(const double *values, size_t count, unsigned char *bytes) {

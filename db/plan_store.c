@@ -45,12 +45,7 @@ static enum rk_status insert_plan(struct rk_db *db, const struct rk_plan_row *ro
     rk_bind_real(&query, row->predicted_tokens_per_second);
     rk_bind_known(&query, row->predicted_peak_bytes);
     rk_bind_text(&query, document);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    if (status == RK_OK) {
-        *id = rk_db_last_id(db);
-    }
-    return status;
+    return rk_query_insert(&query, id, error);
 }
 
 static enum rk_status insert_candidate(struct rk_db *db, int64_t plan_id, const struct rk_candidate_row *row,
@@ -78,9 +73,7 @@ static enum rk_status insert_candidate(struct rk_db *db, int64_t plan_id, const 
     rk_bind_real(&query, row->low_seconds);
     rk_bind_real(&query, row->high_seconds);
     rk_bind_known(&query, row->peak_bytes);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    return status;
+    return rk_query_insert(&query, NULL, error);
 }
 
 static enum rk_status insert_term(struct rk_db *db, int64_t plan_id, const struct rk_term_row *row,
@@ -102,9 +95,7 @@ static enum rk_status insert_term(struct rk_db *db, int64_t plan_id, const struc
     rk_bind_real(&query, row->relative_uncertainty);
     rk_bind_text(&query, rk_origin_name(row->origin));
     rk_bind_text(&query, row->source);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    return status;
+    return rk_query_insert(&query, NULL, error);
 }
 
 static enum rk_status check_json(const char *what, const char *text, struct rk_error *error) {
@@ -156,19 +147,13 @@ enum rk_status rk_plan_store(struct rk_db *db, const struct rk_plan_row *row, co
 
 enum rk_status rk_plan_find(struct rk_db *db, const char *document, int64_t *id, struct rk_error *error) {
     struct rk_query query;
-    bool found = false;
     enum rk_status status = rk_query_open(db, "SELECT id FROM plan WHERE document = ? ORDER BY id DESC LIMIT 1",
                                           "looking for a plan", &query, error);
     if (status != RK_OK) {
         return status;
     }
     rk_bind_text(&query, document);
-    status = rk_query_next(&query, &found, error);
-    if (status == RK_OK) {
-        *id = found ? rk_read_integer(&query) : 0;
-    }
-    rk_query_close(&query);
-    return status;
+    return rk_query_find(&query, id, error);
 }
 
 enum rk_status rk_plan_find_or_store(struct rk_db *db, const struct rk_plan_row *row, const char *document, int64_t *id,

@@ -84,13 +84,7 @@ enum rk_status rk_db_integer(struct rk_db *db, const char *sql, const char *acti
     if (status != RK_OK) {
         return status;
     }
-    bool row = false;
-    status = rk_query_next(&query, &row, error);
-    if (status == RK_OK) {
-        *value = row ? rk_read_integer(&query) : 0;
-    }
-    rk_query_close(&query);
-    return status;
+    return rk_query_find(&query, value, error);
 }
 
 static enum rk_status prepare(struct rk_db *db, const char *sql, bool keep, struct rk_query *query,
@@ -222,6 +216,25 @@ enum rk_status rk_query_next(struct rk_query *query, bool *row, struct rk_error 
     return status;
 }
 
+enum rk_status rk_query_insert(struct rk_query *query, int64_t *id, struct rk_error *error) {
+    enum rk_status status = rk_query_run(query, error);
+    rk_query_close(query);
+    if (status == RK_OK && id != NULL) {
+        *id = sqlite3_last_insert_rowid(query->db->connection);
+    }
+    return status;
+}
+
+enum rk_status rk_query_find(struct rk_query *query, int64_t *value, struct rk_error *error) {
+    bool row = false;
+    enum rk_status status = rk_query_next(query, &row, error);
+    if (status == RK_OK) {
+        *value = row ? rk_read_integer(query) : 0;
+    }
+    rk_query_close(query);
+    return status;
+}
+
 int64_t rk_read_integer(struct rk_query *query) {
     return sqlite3_column_int64(query->statement, query->next++);
 }
@@ -250,10 +263,6 @@ void rk_read_text(struct rk_query *query, char *buffer, size_t size) {
 char *rk_read_text_copy(struct rk_query *query) {
     const unsigned char *text = sqlite3_column_text(query->statement, query->next++);
     return text == NULL ? NULL : strdup((const char *)text);
-}
-
-int64_t rk_db_last_id(const struct rk_db *db) {
-    return sqlite3_last_insert_rowid(db->connection);
 }
 
 void *rk_rows_add(struct rk_rows *rows, size_t row_size) {

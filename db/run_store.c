@@ -46,12 +46,7 @@ static enum rk_status insert_run(struct rk_db *db, const struct rk_run_row *row,
     rk_bind_real(&query, row->clock_hz);
     rk_bind_real(&query, row->power_watts);
     rk_bind_integer(&query, row->started_us);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    if (status == RK_OK) {
-        *id = rk_db_last_id(db);
-    }
-    return status;
+    return rk_query_insert(&query, id, error);
 }
 
 enum rk_status rk_run_begin(struct rk_db *db, const struct rk_machine_identity *machine, const struct rk_run_row *row,
@@ -59,26 +54,16 @@ enum rk_status rk_run_begin(struct rk_db *db, const struct rk_machine_identity *
     struct rk_run_row run = *row;
     struct rk_machine_ids ids;
     char machine_key[RK_MACHINE_KEY_SIZE];
+    int64_t inserted = 0;
     rk_machine_keys(machine, machine_key, run.fingerprint);
-    enum rk_status status = RK_OK;
-    if (run.uuid[0] == '\0') {
-        status = rk_uuid_make(run.uuid, error);
-    }
-    if (status == RK_OK) {
-        status = rk_db_begin(db, error);
-    }
+    enum rk_status status = rk_begin_on_machine(db, machine, run.uuid, &ids, error);
     if (status != RK_OK) {
         return status;
     }
-    int64_t inserted = 0;
-    status = rk_machine_store(db, machine, &ids, error);
-    if (status == RK_OK) {
-        run.host_id = ids.host;
-        run.software_id = ids.software;
-        run.topology_id = ids.topology;
-        status = insert_run(db, &run, &inserted, error);
-    }
-    status = rk_db_end(db, status, error);
+    run.host_id = ids.host;
+    run.software_id = ids.software;
+    run.topology_id = ids.topology;
+    status = rk_db_end(db, insert_run(db, &run, &inserted, error), error);
     if (status == RK_OK) {
         *id = inserted;
     }
@@ -108,9 +93,7 @@ enum rk_status rk_run_end(struct rk_db *db, int64_t id, enum rk_run_state state,
     rk_bind_text(&query, text);
     rk_bind_integer(&query, ended_us);
     rk_bind_integer(&query, id);
-    status = rk_query_run(&query, error);
-    rk_query_close(&query);
-    return status;
+    return rk_query_insert(&query, NULL, error);
 }
 
 #define RUN_COLUMNS                                                                                                    \
@@ -178,7 +161,7 @@ enum rk_status rk_run_list(struct rk_db *db, struct rk_run_row **rows, size_t *c
 
 enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, struct rk_error *error) {
     struct rk_query query;
-    bool found = false;
+    int64_t found = 0;
     enum rk_status status = rk_query_open(db,
                                           "SELECT id FROM run WHERE plan_id = coalesce(?, plan_id)"
                                           " ORDER BY started_us DESC, id DESC LIMIT 1",
@@ -187,14 +170,13 @@ enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, str
         return status;
     }
     rk_bind_reference(&query, plan_id);
-    status = rk_query_next(&query, &found, error);
-    if (status == RK_OK && !found) {
+    status = rk_query_find(&query, &found, error);
+    if (status == RK_OK && found == 0) {
         status = rk_fail(error, RK_USAGE, "%s: no run stored yet; run `reckon run PLAN.json` first", db->path);
     }
     if (status == RK_OK) {
-        *id = rk_read_integer(&query);
+        *id = found;
     }
-    rk_query_close(&query);
     return status;
 }
 
@@ -413,19 +395,13 @@ static void bind_comparison(struct rk_query *query, const void *rows, size_t i) 
 
 static enum rk_status next_series(struct rk_db *db, int64_t run_id, int64_t *number, struct rk_error *error) {
     struct rk_query query;
-    bool row = false;
     enum rk_status status = rk_query_open(db, "SELECT coalesce(max(series) + 1, 0) FROM comparison WHERE run_id = ?",
                                           "numbering a comparison", &query, error);
     if (status != RK_OK) {
         return status;
     }
     rk_bind_integer(&query, run_id);
-    status = rk_query_next(&query, &row, error);
-    if (status == RK_OK) {
-        *number = rk_read_integer(&query);
-    }
-    rk_query_close(&query);
-    return status;
+    return rk_query_find(&query, number, error);
 }
 
 enum rk_status rk_comparison_store(struct rk_db *db, int64_t run_id, int64_t created_us,

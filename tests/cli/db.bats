@@ -75,6 +75,7 @@ assert d["memory"][0]["allocated_bytes"] == 5000 and d["comparison"][0]["within"
     fails 2 "--out DIR" "$RECKON" db export --format csv
     fails 2 "already in" "$RECKON" db import copy.jsonl --db other.db
     fails 2 "copy.jsonl" "$RECKON" db import copy.jsonl.none --db other.db
+    fails 2 "save it as a file first" "$RECKON" db import /dev/null --db other.db
 }
 
 @test "a cut or changed export is refused whole" {
