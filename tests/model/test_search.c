@@ -127,10 +127,10 @@ static void test_bytes_equal_layout(void **state) {
         bool cpu;
         size_t every;
     } cases[] = {
-        {"olmoe-cpu-tiny", 4, 128, 16384, 0, true, 1},
-        {"olmoe-cpu-tiny", 8, 64, 16384, 1.25, false, 3},
-        {"glm4-moe-cpu-tiny", 4, 128, 16384, 0, true, 1},
-        {"glm4-moe-cpu-tiny", 12, 128, 73728, 1.5, false, 3},
+        {"olmoe-cpu-tiny", 4, 128, 16384, 0, true, 3},
+        {"olmoe-cpu-tiny", 8, 64, 16384, 1.25, false, 5},
+        {"glm4-moe-cpu-tiny", 4, 128, 16384, 0, true, 4},
+        {"glm4-moe-cpu-tiny", 12, 128, 73728, 1.5, false, 7},
         {"report-8l-n32", 8, 8192, 1048576, 1.25, false, 7},
         {"report-medium-64e", 64, 8192, 8388608, 1.1875, false, 61},
         {"report-ultra-128e", 512, 8192, 67108864, 0, false, 203},
