@@ -99,24 +99,35 @@ static void uri(const char *path, struct rk_text *text) {
     rk_text_add(text, "?immutable=1");
 }
 
-static int connect_immutable(struct rk_db *db) {
+/* WAL's shared memory may be there (a writer is at work) or not; only then is the file read as immutable. */
+static int connect_reading(struct rk_db *db) {
     struct rk_text name = {0};
+    int code = sqlite3_open_v2(db->path, &db->connection, SQLITE_OPEN_READONLY, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_busy_timeout(db->connection, (int)db->busy_timeout_ms);
+        code = sqlite3_exec(db->connection, "PRAGMA schema_version", NULL, NULL, NULL);
+    }
+    if (db->connection == NULL) {
+        return code;
+    }
+    if ((code & 0xff) != SQLITE_CANTOPEN && (code & 0xff) != SQLITE_READONLY) {
+        return SQLITE_OK; /* what else may be wrong is met again, and named, when the header is read */
+    }
+    if (!must_be_immutable(db->path)) {
+        return code;
+    }
+    sqlite3_close(db->connection);
+    db->connection = NULL;
     uri(db->path, &name);
-    int code = name.failed ? SQLITE_NOMEM
-                           : sqlite3_open_v2(name.data, &db->connection, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
+    code = name.failed ? SQLITE_NOMEM
+                       : sqlite3_open_v2(name.data, &db->connection, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
     rk_text_free(&name);
     return code;
 }
 
 static enum rk_status connect(struct rk_db *db, bool write, struct rk_error *error) {
-    int code;
-    if (write) {
-        code = sqlite3_open_v2(db->path, &db->connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
-    } else if (must_be_immutable(db->path)) {
-        code = connect_immutable(db);
-    } else {
-        code = sqlite3_open_v2(db->path, &db->connection, SQLITE_OPEN_READONLY, NULL);
-    }
+    int code = write ? sqlite3_open_v2(db->path, &db->connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL)
+                     : connect_reading(db);
     if (code != SQLITE_OK) {
         return rk_sqlite_fail(db->path, code,
                               db->connection == NULL ? sqlite3_errstr(code) : sqlite3_errmsg(db->connection),

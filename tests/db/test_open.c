@@ -292,6 +292,28 @@ static void a_read_only_file_and_folder_can_be_read(void **state) {
     assert_int_equal(chmod(fixture->folder, 0755), 0);
 }
 
+static void follow_a_writer(struct fixture *fixture) {
+    struct rk_db *db;
+    struct rk_campaign_row row;
+    CHILD_EXPECT(try_open(fixture, RK_DB_READ, &db) == RK_OK);
+    CHILD_EXPECT(rk_campaign_get(db, 1, &row, &fixture->error) == RK_OK && row.measurements == 3);
+    rk_db_close(db);
+}
+
+/* The newest rows lie in the writer's log, which an immutable reading would miss. */
+static void a_reader_without_rights_follows_a_writer(void **state) {
+    struct fixture *fixture = *state;
+    make_database(fixture, 2);
+    struct rk_db *writer = fixture_open(fixture, RK_DB_WRITE);
+    const double samples[] = {1e-3, 2e-3, 3e-3};
+    struct rk_measurement_row row = measurement_of(1, 1, samples, 3);
+    expect_status(fixture, rk_measurement_store(writer, &row, samples, NULL, 3, NULL, &fixture->error), RK_OK);
+    assert_int_equal(chmod(fixture->folder, 0555), 0);
+    in_child(fixture, true, follow_a_writer);
+    assert_int_equal(chmod(fixture->folder, 0755), 0);
+    rk_db_close(writer);
+}
+
 /* Starts a child that takes the lock of an open transaction and holds it until it is killed. */
 static pid_t hold_lock(struct fixture *fixture, const char *begin) {
     int ready[2];
@@ -720,6 +742,7 @@ int main(void) {
         OPEN_TEST(any_flipped_bytes_end_in_a_message),
         OPEN_TEST(a_newer_version_is_read_only),
         OPEN_TEST(a_read_only_file_and_folder_can_be_read),
+        OPEN_TEST(a_reader_without_rights_follows_a_writer),
         OPEN_TEST(a_lock_is_waited_for_and_named),
         OPEN_TEST(an_exclusive_lock_stops_readers_too),
         OPEN_TEST(a_full_file_keeps_what_it_has),
