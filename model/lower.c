@@ -185,6 +185,7 @@ enum rk_status rk_program_lower(const struct rk_architecture *architecture, cons
     memset(lowering.reload_segment, 0xFF, sizeof lowering.reload_segment);
     lower_stage(&lowering);
     free(lowering.bucket_ready);
+    free(lowering.workspace);
     if (lowering.status == RK_OK)
         lowering.status = rk_program_finish(made, error);
     if (lowering.status != RK_OK) {

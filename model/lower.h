@@ -202,6 +202,14 @@ struct rk_offload_place {
 };
 enum { RK_OFFLOAD_INPUT = RK_VALUE_COUNT }; /* the block's input, behind its values */
 
+/* A scratch buffer that ops of a kind share: the number-th of its segment with that need. */
+struct rk_workspace {
+    enum rk_op_kind kind;
+    int32_t number;
+    int64_t bytes;
+    uint32_t buffer;
+};
+
 struct rk_lowering {
     const struct rk_architecture *architecture;
     const struct rk_candidate *candidate;
@@ -238,6 +246,8 @@ struct rk_lowering {
     uint32_t block_segment[2][2][RK_INPUT_COUNT][RK_OUTPUT_COUNT]; /* [kind][backward], UINT32_MAX: not yet written */
     uint32_t reload_segment[2];                                    /* [kind], the same */
 
+    struct rk_workspace *workspace; /* owned */
+    size_t workspace_count, workspace_capacity;
     size_t buffer_capacity, event_capacity, op_capacity, segment_capacity, visit_capacity, tensor_capacity,
         bucket_capacity;
 };

@@ -218,17 +218,22 @@ void rk_lower_op(struct rk_lowering *lowering, enum rk_op_kind kind, const struc
     }
 }
 
-/* A workspace is the n-th of its kind and size in the segment; segments share them by name. */
+/* A workspace is the n-th of its kind and size in the segment; segments share them. */
 static uint32_t workspace(struct rk_lowering *lowering, enum rk_op_kind kind, int64_t bytes) {
-    const struct rk_program *program = lowering->program;
-    char name[sizeof program->buffers->name];
-    snprintf(name, sizeof name, "workspace.%s.%d.%lld", rk_op_name(kind), lowering->workspaces[kind]++,
-             (long long)bytes);
-    for (size_t i = program->buffer_count; i > 0; i--)
-        if (strcmp(program->buffers[i - 1].name, name) == 0)
-            return (uint32_t)(i - 1);
+    struct rk_workspace wanted = {.kind = kind, .number = lowering->workspaces[kind]++, .bytes = bytes};
+    for (size_t i = 0; i < lowering->workspace_count; i++) {
+        const struct rk_workspace *known = &lowering->workspace[i];
+        if (known->kind == kind && known->number == wanted.number && known->bytes == bytes)
+            return known->buffer;
+    }
     struct rk_buffer buffer = {.owner = RK_OWNER_WORKSPACE, .scope = RK_SCOPE_VISIT, .bytes = bytes};
-    return rk_lower_buffer(lowering, buffer, "%s", name);
+    wanted.buffer =
+        rk_lower_buffer(lowering, buffer, "workspace.%s.%d.%lld", rk_op_name(kind), wanted.number, (long long)bytes);
+    struct rk_workspace *row =
+        add_row(lowering, &lowering->workspace, &lowering->workspace_count, &lowering->workspace_capacity, sizeof *row);
+    if (row != NULL)
+        *row = wanted;
+    return wanted.buffer;
 }
 
 void rk_lower_operands(struct rk_lowering *lowering, int count, const struct rk_operand *operands) {

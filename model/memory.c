@@ -32,6 +32,7 @@ struct layout_work {
     size_t visit_count;
     bool *conflict;        /* [visit][visit]; owned */
     struct visit_use *use; /* [visit], of one segment; owned */
+    size_t *used;          /* visits that the segment uses; owned */
 };
 
 static bool is_view(const struct rk_buffer *buffer) {
@@ -101,7 +102,8 @@ static enum rk_status find_visits(struct layout_work *work, struct rk_error *err
     }
     work->conflict = calloc(work->visit_count * work->visit_count + 1, sizeof *work->conflict);
     work->use = calloc(work->visit_count + 1, sizeof *work->use);
-    if (work->conflict == NULL || work->use == NULL)
+    work->used = calloc(work->visit_count + 1, sizeof *work->used);
+    if (work->conflict == NULL || work->use == NULL || work->used == NULL)
         return rk_fail(error, RK_ERROR, "memory layout: out of memory");
     return RK_OK;
 }
@@ -153,9 +155,14 @@ static bool precedes(const struct visit_use *first, const struct visit_use *seco
 }
 
 static void note_conflicts(struct layout_work *work) {
-    for (size_t i = 0; i < work->visit_count; i++) {
-        for (size_t j = i + 1; work->use[i].used && j < work->visit_count; j++) {
-            if (!work->use[j].used || precedes(&work->use[i], &work->use[j]) || precedes(&work->use[j], &work->use[i]))
+    size_t count = 0;
+    for (size_t i = 0; i < work->visit_count; i++)
+        if (work->use[i].used)
+            work->used[count++] = i;
+    for (size_t a = 0; a < count; a++) {
+        for (size_t b = a + 1; b < count; b++) {
+            size_t i = work->used[a], j = work->used[b];
+            if (precedes(&work->use[i], &work->use[j]) || precedes(&work->use[j], &work->use[i]))
                 continue;
             work->conflict[i * work->visit_count + j] = true;
             work->conflict[j * work->visit_count + i] = true;
@@ -364,6 +371,7 @@ enum rk_status rk_memory_layout_make(const struct rk_program *program, struct rk
     free(work.visit_index);
     free(work.conflict);
     free(work.use);
+    free(work.used);
     if (status != RK_OK) {
         rk_memory_layout_free(&made);
         return status;
