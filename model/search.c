@@ -166,6 +166,13 @@ static enum rk_status replay_best(struct rk_searching *searching, struct verdict
         if (ops > REPLAYED_OPS && done >= REPLAYED_LEAST)
             break;
         enum rk_status status = rk_search_replay(searching, true, verdict, &ops);
+        if (status == RK_UNCALIBRATED) {
+            /* The closed form asks for fewer places than the simulator. */
+            verdict->refusal = RK_REFUSAL_UNCALIBRATED;
+            snprintf(verdicts->uncalibrated, sizeof verdicts->uncalibrated, "%.*s",
+                     (int)sizeof verdicts->uncalibrated - 1, searching->error->text);
+            continue;
+        }
         if (status != RK_OK)
             return status;
         done += verdict->refusal == RK_REFUSAL_NONE;
@@ -331,13 +338,16 @@ static enum rk_status nothing_fits(const struct rk_search_result *result, struct
     const struct rk_candidate *candidate = &nearest->candidate;
     if (nearest->refusal == RK_REFUSAL_UNCALIBRATED)
         return rk_fail(error, RK_UNCALIBRATED, "no candidate can be priced: %s", nearest->remedy);
+    char figures[96] = "";
+    if (rk_refusal_unit(nearest->refusal)[0] != '\0')
+        snprintf(figures, sizeof figures, ", need %.4g %s, have %.4g", nearest->need, rk_refusal_unit(nearest->refusal),
+                 nearest->have);
     return rk_fail(error, RK_INFEASIBLE,
                    "none of %zu candidates fits; nearest: PP %d, EP %d, D %d, micro-batch %lld tokens, recompute %s, "
-                   "offload %d %%: %s, need %.4g %s, have %.4g; %s",
+                   "offload %d %%: %s%s; %s",
                    result->count, candidate->pipeline, candidate->expert_parallel, candidate->data_parallel,
                    (long long)candidate->micro_batch_tokens, rk_recompute_name(candidate->recompute),
-                   candidate->offload_percent, rk_refusal_name(nearest->refusal), nearest->need,
-                   rk_refusal_unit(nearest->refusal), nearest->have, nearest->remedy);
+                   candidate->offload_percent, rk_refusal_name(nearest->refusal), figures, nearest->remedy);
 }
 
 enum rk_status rk_search(const struct rk_search_request *request, struct rk_search_result *result,
