@@ -335,6 +335,52 @@ static void ultra_fits_only_with_recompute(void **state) {
     }
 }
 
+/* Bytes of visit scope alive at an op of a segment in program order: touched before or at it, and at or after it. */
+static int64_t alive_at(const struct rk_program *program, const struct rk_segment *segment, size_t at) {
+    int64_t sum = 0;
+    for (uint32_t b = 0; b < program->buffer_count; b++) {
+        bool before = false, after = false;
+        for (size_t i = 0; i < segment->op_count; i++) {
+            for (int o = 0; o < RK_OP_OPERANDS; o++) {
+                bool touches = program->ops[segment->first_op + i].operand[o].buffer == b;
+                before = before || (touches && i <= at);
+                after = after || (touches && i >= at);
+            }
+        }
+        if (program->buffers[b].scope == RK_SCOPE_VISIT && before && after)
+            sum += (program->buffers[b].bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
+    }
+    return sum;
+}
+
+/* The shared region is within a hundredth of the most bytes alive at once; less is impossible on one stream. */
+static void shared_region_is_tight(void **state) {
+    static const char *const paths[] = {"examples/models/olmoe-1b-7b.json", "examples/models/report-8l-n32.json",
+                                        "examples/models/report-ultra-128e.json"};
+    (void)state;
+    for (size_t m = 0; m < sizeof paths / sizeof paths[0]; m++) {
+        struct rk_architecture architecture = read_model(paths[m]);
+        struct rk_candidate candidate = report_candidate(&architecture, 1, 4, 4, 16384);
+        candidate.global_batch_tokens = 512 << 10;
+        for (int policy = 0; policy < RK_RECOMPUTE_COUNT; policy++) {
+            int64_t most = 0;
+            candidate.recompute = (enum rk_recompute)policy;
+            struct rk_program *program = rk_sample_lower(&architecture, &candidate, 0);
+            struct rk_memory_layout layout = lay_out(program);
+            for (size_t s = 0; s < program->segment_count; s++) {
+                for (size_t i = 0; i < program->segments[s].op_count; i++) {
+                    int64_t alive = alive_at(program, &program->segments[s], i);
+                    most = alive > most ? alive : most;
+                }
+            }
+            assert_true(layout.visit_bytes >= most);
+            assert_true(layout.visit_bytes <= most + most / 100);
+            rk_memory_layout_free(&layout);
+            rk_program_free(program);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_of_the_grid_passes_the_check),
@@ -349,6 +395,7 @@ int main(void) {
         cmocka_unit_test(releases_name_each_value_once_and_after_its_last_use),
         cmocka_unit_test(model_states_of_the_report),
         cmocka_unit_test(ultra_fits_only_with_recompute),
+        cmocka_unit_test(shared_region_is_tight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
