@@ -312,10 +312,11 @@ enum rk_status rk_checkpoint_save(struct rk_trainer *trainer, const struct rk_ar
         status = rk_job_all_gather(job, &mine, sizeof mine, files, error);
     if (status == RK_OK && job->place.rank == 0)
         status = write_manifest(trainer, architecture, directory, folder, facts, files, error);
-    /* From here on the checkpoint is valid and `latest` names it, even if a rank is lost before all have agreed. */
+    /* From here on the checkpoint is valid and `latest` names it, even if a rank is lost before all have agreed. When
+     * one was lost before, others may still be writing: what they leave goes with the next checkpoint. */
     if (job->place.rank == 0 && status == RK_OK)
         prune(directory, folder, keep);
-    else if (job->place.rank == 0)
+    else if (job->place.rank == 0 && status != RK_RANK_FAILED)
         remove_folder(directory, folder);
     status = rk_job_agree(job, status, error);
     free(files);

@@ -122,7 +122,7 @@ static enum rk_status share_step(struct rk_training *training, const struct rk_s
     };
     enum rk_status status = rk_job_all_gather(training->job, &mine, sizeof mine, training->shares, error);
     if (status == RK_OK)
-        status = rk_training_share_load(training, &step->load, error);
+        status = rk_training_share_load(training, step->step, &step->load, error);
     if (status != RK_OK)
         return status;
     for (int64_t rank = 0; rank < training->job->place.world; rank++) {

@@ -35,8 +35,9 @@ enum rk_status rk_training_grow(struct rk_training *training, struct rk_error *e
 
 /* Agrees on the load counters' sizes. */
 enum rk_status rk_training_open_load(struct rk_training *training, struct rk_error *error);
-/* The load of the last step, over all ranks. */
-enum rk_status rk_training_share_load(struct rk_training *training, struct rk_load_summary *summary,
+/* The load of a step that has ended, over all ranks; unknown (NaN) on most steps where telling it would cost more than
+ * 64 MiB through rank 0. */
+enum rk_status rk_training_share_load(struct rk_training *training, int64_t step, struct rk_load_summary *summary,
                                       struct rk_error *error);
 
 enum rk_status rk_training_report_make(struct rk_training *training, struct rk_training_report *report,

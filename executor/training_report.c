@@ -33,14 +33,16 @@ enum rk_status rk_training_open_load(struct rk_training *training, struct rk_err
     return RK_OK;
 }
 
-enum rk_status rk_training_share_load(struct rk_training *training, struct rk_load_summary *summary,
+enum rk_status rk_training_share_load(struct rk_training *training, int64_t step, struct rk_load_summary *summary,
                                       struct rk_error *error) {
+    enum { TRAFFIC_MIB = 64 };
     int32_t layers = 0;
+    int64_t world = training->job->place.world, bytes = load_values(training) * (int64_t)sizeof(int64_t);
+    int64_t every = 1 + (training->load_layers * bytes * world * world >> 20) / TRAFFIC_MIB;
     *summary = (struct rk_load_summary){NAN, NAN, NAN, NAN};
-    if (training->load_layers == 0)
+    if (training->load_layers == 0 || step % every != 0)
         return RK_OK;
     const int64_t *load = rk_trainer_load(training->trainer, &layers);
-    int64_t bytes = load_values(training) * (int64_t)sizeof(int64_t);
     if (layers > 0)
         memcpy(training->load_mine, load, (size_t)(layers * bytes));
     enum rk_status status =
