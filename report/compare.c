@@ -178,26 +178,20 @@ static int32_t deciding_stage(const struct rk_plan *plan) {
     return best;
 }
 
-/* What would make the step's difference vanish if this kind's cost rows alone were wrong, and what they are found to
- * be. */
+/* Which cost row priced the kind, what its cost would have to be for the step's difference to vanish if it alone were
+ * wrong, and what it is found to be. */
 static void explain_op(const struct rk_comparison *made, const struct rk_plan_term *term, double measured,
                        int64_t count, char *note, size_t size) {
     double missing = made->measured_seconds - made->predicted_seconds;
     double needed = term->seconds > 0 ? 1 + missing / term->seconds : NAN;
-    int used = 0;
+    char counts[64] = "", found[48] = "", factor[64] = "smaller than the step's difference";
     if (count > 0 && count != term->count)
-        used = snprintf(note, size, "%lld predicted and %lld run; ", (long long)term->count, (long long)count);
-    if (used < 0 || (size_t)used >= size)
-        return;
-    note += used;
-    size -= (size_t)used;
-    if (!(needed > 0))
-        snprintf(note, size, "smaller than the step's difference");
-    else if (isnan(measured) || term->seconds <= 0)
-        snprintf(note, size, "its cost would have to be x%.3f to explain the step alone", needed);
-    else
-        snprintf(note, size, "its cost would have to be x%.3f to explain the step alone, and is x%.3f", needed,
-                 measured / term->seconds);
+        snprintf(counts, sizeof counts, "; %lld predicted, %lld run", (long long)term->count, (long long)count);
+    if (!isnan(measured) && term->seconds > 0)
+        snprintf(found, sizeof found, ", is x%.3f", measured / term->seconds);
+    if (needed > 0)
+        snprintf(factor, sizeof factor, "would have to be x%.3f to explain the step alone", needed);
+    snprintf(note, size, "%s: %s%s%s", term->source, factor, found, counts);
 }
 
 static enum rk_status add_ops(struct maker *maker, struct rk_error *error) {
