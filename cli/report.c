@@ -142,8 +142,6 @@ static bool is_number(const char *text) {
 static enum rk_status load(struct rk_cli *cli, const struct report_options *values, const char *operand,
                            struct loaded *loaded) {
     int64_t run = 0;
-    if (operand != NULL && values->plan != 0)
-        return rk_fail(&cli->error, RK_USAGE, "report: give a run, a plan.json or --plan ID, not two of them");
     if (operand != NULL && !is_number(operand))
         return load_plan_file(operand, loaded, &cli->error);
     enum rk_status status = operand == NULL ? RK_OK : rk_parse_count("RUN", operand, &run, &cli->error);
@@ -234,47 +232,62 @@ static enum rk_status print_json(struct rk_cli *cli, const struct report_options
     return status;
 }
 
+static enum rk_status make_page(struct rk_cli *cli, const struct loaded *loaded, struct rk_text *html) {
+    bool played = loaded->play.simulation.timeline != NULL;
+    struct rk_html_input input = {.plan = loaded->plan,
+                                  .plan_name = loaded->name,
+                                  .plan_row = loaded->db != NULL ? &loaded->plan_row : NULL,
+                                  .candidates = loaded->candidates,
+                                  .candidate_count = loaded->candidate_count,
+                                  .run = loaded->has_run ? &loaded->rows.run : NULL,
+                                  .steps = loaded->rows.steps,
+                                  .step_count = loaded->rows.step_count,
+                                  .memory = loaded->rows.memory,
+                                  .memory_count = loaded->rows.memory_count,
+                                  .comparison = loaded->compared ? &loaded->comparison : NULL,
+                                  .simulation = played ? &loaded->play.simulation : NULL,
+                                  .programs = (const struct rk_program *const *)loaded->play.programs,
+                                  .simulation_note = loaded->simulation_note};
+    return rk_html_write(&input, html, &cli->error);
+}
+
+static enum rk_status report(struct rk_cli *cli, const struct report_options *values, const char *operand,
+                             struct loaded *loaded) {
+    struct rk_text html = {0};
+    enum rk_status status = load(cli, values, operand, loaded);
+    if (status == RK_OK)
+        status = play(cli, loaded);
+    if (status == RK_OK)
+        status = make_page(cli, loaded, &html);
+    if (status == RK_OK)
+        status = write_page(cli, values->out, &html);
+    if (status == RK_OK && cli->json)
+        status = print_json(cli, values, loaded);
+    rk_text_free(&html);
+    return status;
+}
+
 enum rk_status rk_cli_report(struct rk_cli *cli, int argc, char **argv) {
     struct report_options values = {0};
     struct rk_string_list operands = {0};
-    struct rk_text html = {0};
-    struct loaded *loaded = calloc(1, sizeof *loaded);
+    struct loaded *loaded = NULL;
     enum rk_status status = rk_cli_parse(cli, &rk_cli_report_arguments, argc, argv, &values, &operands);
-    if (status == RK_OK && loaded == NULL)
-        status = rk_fail(&cli->error, RK_ERROR, "out of memory for the report");
     if (status == RK_OK && cli->json && values.out == NULL)
         status = rk_fail(&cli->error, RK_USAGE,
                          "report --json: name the page with --out, the figures go to standard output");
-    if (status == RK_OK)
-        status = load(cli, &values, operands.count > 0 ? operands.items[0] : NULL, loaded);
-    if (status == RK_OK)
-        status = play(cli, loaded);
-    if (status == RK_OK) {
-        bool played = loaded->play.simulation.timeline != NULL;
-        struct rk_html_input input = {.plan = loaded->plan,
-                                      .plan_name = loaded->name,
-                                      .plan_row = loaded->db != NULL ? &loaded->plan_row : NULL,
-                                      .candidates = loaded->candidates,
-                                      .candidate_count = loaded->candidate_count,
-                                      .run = loaded->has_run ? &loaded->rows.run : NULL,
-                                      .steps = loaded->rows.steps,
-                                      .step_count = loaded->rows.step_count,
-                                      .memory = loaded->rows.memory,
-                                      .memory_count = loaded->rows.memory_count,
-                                      .comparison = loaded->compared ? &loaded->comparison : NULL,
-                                      .simulation = played ? &loaded->play.simulation : NULL,
-                                      .programs = (const struct rk_program *const *)loaded->play.programs,
-                                      .simulation_note = loaded->simulation_note};
-        status = rk_html_write(&input, &html, &cli->error);
+    if (status == RK_OK && operands.count > 0 && values.plan != 0)
+        status = rk_fail(&cli->error, RK_USAGE, "report: give a run, a plan.json or --plan ID, not two of them");
+    if (status != RK_OK)
+        goto free_operands;
+    loaded = calloc(1, sizeof *loaded);
+    if (loaded == NULL) {
+        status = rk_fail(&cli->error, RK_ERROR, "out of memory for the report");
+        goto free_operands;
     }
-    if (status == RK_OK)
-        status = write_page(cli, values.out, &html);
-    if (status == RK_OK && cli->json)
-        status = print_json(cli, &values, loaded);
-    rk_text_free(&html);
-    if (loaded != NULL)
-        free_loaded(loaded);
+    status = report(cli, &values, operands.count > 0 ? operands.items[0] : NULL, loaded);
+    free_loaded(loaded);
     free(loaded);
+free_operands:
     rk_string_list_free(&operands);
     return status;
 }

@@ -54,7 +54,8 @@ void rk_html_add_escaped(struct rk_text *html, const char *text) {
     }
 }
 
-double rk_chart_tick_step(double span, enum rk_chart_unit unit, int wanted) {
+/* 1, 2 or 5 times a power of ten; a power of two for bytes. */
+static double tick_step(double span, enum rk_chart_unit unit, int wanted) {
     double rough = span / wanted;
     if (!(rough > 0))
         return 1;
@@ -63,6 +64,18 @@ double rk_chart_tick_step(double span, enum rk_chart_unit unit, int wanted) {
     double power = pow(10, floor(log10(rough)));
     double digit = rough / power;
     return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+}
+
+size_t rk_chart_ticks(double low, double high, enum rk_chart_unit unit, int wanted, double least,
+                      double ticks[RK_CHART_TICKS]) {
+    double step = fmax(least, tick_step(high - low, unit, wanted));
+    double first = ceil(low / step - 1e-9);
+    size_t count = 0;
+    while (count < RK_CHART_TICKS && (first + (double)count) * step <= high + 1e-9 * step) {
+        double tick = (first + (double)count) * step;
+        ticks[count++] = fabs(tick) < step / 2 ? 0 : tick;
+    }
+    return count;
 }
 
 void rk_chart_open(struct rk_text *html, const char *title, double width, double height) {
@@ -125,13 +138,13 @@ double rk_chart_legend_height(const char *const *names, size_t count) {
 void rk_chart_value_axis(struct rk_text *html, enum rk_chart_unit unit, double low, double high, double top,
                          double bottom) {
     char text[32];
-    double step = rk_chart_tick_step(high - low, unit, 5);
-    for (double tick = ceil(low / step - 1e-9) * step; tick <= high * (1 + 1e-9); tick += step) {
-        double x = RK_CHART_LEFT + (tick - low) / (high - low) * (RK_CHART_WIDTH - RK_CHART_LEFT - RK_CHART_RIGHT);
+    double ticks[RK_CHART_TICKS];
+    size_t count = rk_chart_ticks(low, high, unit, 5, 0, ticks);
+    for (size_t i = 0; i < count; i++) {
+        double x = RK_CHART_LEFT + (ticks[i] - low) / (high - low) * (RK_CHART_WIDTH - RK_CHART_LEFT - RK_CHART_RIGHT);
         rk_text_format(html, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", x, top, x,
                        bottom);
-        rk_chart_label(html, x, bottom + 15, "middle",
-                       rk_chart_value(unit, fabs(tick) < step / 2 ? 0 : tick, text, sizeof text));
+        rk_chart_label(html, x, bottom + 15, "middle", rk_chart_value(unit, ticks[i], text, sizeof text));
     }
 }
 

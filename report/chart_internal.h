@@ -7,8 +7,11 @@
 /* Units of the view box. */
 enum { RK_CHART_WIDTH = 720, RK_CHART_LEFT = 176, RK_CHART_RIGHT = 34, RK_CHART_LEGEND_LINE = 18 };
 
-/* A round distance between ticks, about `wanted` of them over span; powers of two for bytes. */
-double rk_chart_tick_step(double span, enum rk_chart_unit unit, int wanted);
+enum { RK_CHART_TICKS = 24 };
+/* Round values from low to high, about `wanted` of them and at least `least` apart; powers of two for bytes. Returns
+ * how many. */
+size_t rk_chart_ticks(double low, double high, enum rk_chart_unit unit, int wanted, double least,
+                      double ticks[RK_CHART_TICKS]);
 void rk_chart_open(struct rk_text *html, const char *title, double width, double height);
 void rk_chart_label(struct rk_text *html, double x, double y, const char *anchor, const char *text);
 /* The name of a row, before the axis. */

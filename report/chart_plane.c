@@ -23,8 +23,13 @@ static double plane_y(const struct plane *plane, double y) {
     return TOP + HEIGHT - (y - plane->y_low) / (plane->y_high - plane->y_low) * HEIGHT;
 }
 
+/* Values that no training step has would only overflow the arithmetic of the axis. */
+static bool is_drawn(double value) {
+    return isfinite(value) && fabs(value) < 1e100;
+}
+
 static void widen(double value, double *low, double *high) {
-    if (isfinite(value)) {
+    if (is_drawn(value)) {
         *low = fmin(*low, value);
         *high = fmax(*high, value);
     }
@@ -56,18 +61,18 @@ static struct plane measure(const struct rk_chart_lines *chart) {
 
 static void add_axes(struct rk_text *html, const struct plane *plane, enum rk_chart_unit unit, const char *x_name) {
     char text[32];
-    double step = rk_chart_tick_step(plane->y_high - plane->y_low, unit, 5);
-    for (double tick = ceil(plane->y_low / step) * step; tick <= plane->y_high; tick += step) {
-        double y = plane_y(plane, tick);
+    double ticks[RK_CHART_TICKS];
+    size_t count = rk_chart_ticks(plane->y_low, plane->y_high, unit, 5, 0, ticks);
+    for (size_t i = 0; i < count; i++) {
+        double y = plane_y(plane, ticks[i]);
         rk_text_format(html, "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", PLANE_LEFT, y,
                        PLANE_LEFT + PLANE_WIDTH, y);
-        rk_chart_label(html, PLANE_LEFT - 6, y + 4, "end",
-                       rk_chart_value(unit, fabs(tick) < step / 2 ? 0 : tick, text, sizeof text));
+        rk_chart_label(html, PLANE_LEFT - 6, y + 4, "end", rk_chart_value(unit, ticks[i], text, sizeof text));
     }
-    step = fmax(1, rk_chart_tick_step(plane->x_high - plane->x_low, RK_CHART_PLAIN, 8));
-    for (double tick = ceil(plane->x_low / step) * step; tick <= plane->x_high; tick += step) {
-        snprintf(text, sizeof text, "%.0f", tick);
-        rk_chart_label(html, plane_x(plane, tick), TOP + HEIGHT + 16, "middle", text);
+    count = rk_chart_ticks(plane->x_low, plane->x_high, RK_CHART_PLAIN, 8, 1, ticks);
+    for (size_t i = 0; i < count; i++) {
+        snprintf(text, sizeof text, "%.0f", ticks[i]);
+        rk_chart_label(html, plane_x(plane, ticks[i]), TOP + HEIGHT + 16, "middle", text);
     }
     rk_chart_label(html, PLANE_LEFT + PLANE_WIDTH / 2, TOP + HEIGHT + 34, "middle", x_name);
 }
@@ -77,7 +82,7 @@ static void add_line(struct rk_text *html, const struct plane *plane, const stru
     char text[32];
     bool open = false;
     for (size_t i = 0; i < series->count; i++) {
-        if (!isfinite(series->y[i])) { /* a gap */
+        if (!is_drawn(series->y[i])) { /* a gap */
             rk_text_add(html, open ? "\"/>\n" : "");
             open = false;
             continue;
@@ -89,7 +94,7 @@ static void add_line(struct rk_text *html, const struct plane *plane, const stru
     }
     rk_text_add(html, open ? "\"/>\n" : "");
     for (size_t i = 0; series->count <= 200 && i < series->count; i++) {
-        if (!isfinite(series->y[i]))
+        if (!is_drawn(series->y[i]))
             continue;
         rk_text_format(html, "<circle class=\"s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>",
                        colour % RK_CHART_COLOURS, plane_x(plane, series->x[i]), plane_y(plane, series->y[i]));
@@ -104,7 +109,7 @@ void rk_chart_lines(const struct rk_chart_lines *chart, struct rk_text *html) {
     const char *names[RK_CHART_COLOURS];
     size_t names_count = 0;
     rk_chart_open(html, chart->title, RK_CHART_WIDTH, TOP + HEIGHT + 42);
-    if (isfinite(chart->low) && isfinite(chart->high)) {
+    if (is_drawn(chart->low) && is_drawn(chart->high)) {
         double y = plane_y(&plane, chart->high);
         rk_text_format(html, "<rect class=\"band\" x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>",
                        PLANE_LEFT, y, PLANE_WIDTH, fmax(1, plane_y(&plane, chart->low) - y));
@@ -153,15 +158,17 @@ void rk_chart_scatter(const char *title, enum rk_chart_unit unit, const char *x_
     add_band(html, &plane, 0.10);
     rk_text_format(html, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n</g>\n",
                    plane_x(&plane, low), plane_y(&plane, low), plane_x(&plane, high), plane_y(&plane, high));
-    for (double power = low; power <= high; power++) {
-        rk_chart_value(unit, pow(10, power), text, sizeof text);
+    double powers[RK_CHART_TICKS];
+    size_t power_count = rk_chart_ticks(low, high, RK_CHART_PLAIN, 8, 1, powers);
+    for (size_t i = 0; i < power_count; i++) {
+        double across = plane_x(&plane, powers[i]), down = plane_y(&plane, powers[i]);
+        rk_chart_value(unit, pow(10, powers[i]), text, sizeof text);
         rk_text_format(html,
                        "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n"
                        "<line class=\"grid\" x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\"/>\n",
-                       PLANE_LEFT, plane_y(&plane, power), PLANE_LEFT + PLANE_WIDTH, plane_y(&plane, power),
-                       plane_x(&plane, power), TOP, plane_x(&plane, power), TOP + HEIGHT);
-        rk_chart_label(html, PLANE_LEFT - 6, plane_y(&plane, power) + 4, "end", text);
-        rk_chart_label(html, plane_x(&plane, power), TOP + HEIGHT + 16, "middle", text);
+                       PLANE_LEFT, down, PLANE_LEFT + PLANE_WIDTH, down, across, TOP, across, TOP + HEIGHT);
+        rk_chart_label(html, PLANE_LEFT - 6, down + 4, "end", text);
+        rk_chart_label(html, across, TOP + HEIGHT + 16, "middle", text);
     }
     rk_chart_label(html, PLANE_LEFT + PLANE_WIDTH / 2, TOP + HEIGHT + 34, "middle", x_name);
     rk_chart_label(html, 4, 16, "start", y_name);

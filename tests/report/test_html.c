@@ -171,6 +171,18 @@ static void broken_numbers_are_gaps(void **state) {
     expect_not(html.data, "\"inf");
     rk_text_free(&html);
 
+    for (int i = 0; i < CASE_STEPS; i++) {
+        made->steps[i].loss = i % 2 == 0 ? 1e308 : -1e308;
+        made->steps[i].seconds = 1 + 1e-16 * i;
+        made->steps[i].step = INT64_C(9007199254740000) + i;
+    }
+    html = write_page(made);
+    expect_well_formed(html.data);
+    expect_not(html.data, "nan");
+    expect_not(html.data, "inf,");
+    assert_true(html.length < 200000);
+    rk_text_free(&html);
+
     made->input.step_count = 1; /* one point has no extent */
     html = write_page(made);
     expect_well_formed(html.data);
