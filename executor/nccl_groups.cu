@@ -166,32 +166,36 @@ static enum rk_status make_links(struct rk_transport *transport, const struct an
     return status;
 }
 
+/* NCCL connects an algorithm's channels when an op first chooses it, and chooses by size: these sizes, in bytes of all ranks
+ * together, meet all that it will choose. */
+static const int64_t first_sizes[] = {1 << 10, 1 << 16, 1 << 20, 8 << 20, 64 << 20};
+enum { FIRST_SIZES = sizeof first_sizes / sizeof first_sizes[0] };
+
 /* Streams of the first ops: one for each link, because neighbours that send to each other must not wait for themselves. */
 struct first_ops {
     cudaStream_t stream[NCCL_LINK_COUNT];
-    float *scratch; /* 2 · world values */
+    float *scratch; /* as many bytes as the largest of first_sizes, and a value for each rank */
 };
 
-static enum rk_status first_collectives(struct rk_transport *transport, const struct first_ops *ops,
-                                        struct rk_error *error)
+/* In place, so that the memory needs to hold but one operand. */
+static enum rk_status first_collectives(struct rk_transport *transport, const struct first_ops *ops, int kind,
+                                        int64_t bytes, struct rk_error *error)
 {
-    float *in = ops->scratch, *out = in + transport->world;
-    for (int kind = 0; kind < RK_GROUP_COUNT; kind++) {
-        ncclComm_t comm = transport->group[kind].comm;
-        if (!comm)
-            continue;
-        cudaStream_t stream = ops->stream[0];
-        enum rk_status status =
-            rk_nccl_settle(transport, comm, ncclAllReduce(in, out, 1, ncclFloat, ncclSum, comm, stream), error);
-        if (status == RK_OK)
-            status = rk_nccl_settle(transport, comm, ncclAllGather(in, out, 1, ncclFloat, comm, stream), error);
-        if (status == RK_OK)
-            status = rk_nccl_settle(transport, comm, ncclReduceScatter(in, out, 1, ncclFloat, ncclSum, comm, stream),
-                                    error);
-        if (status != RK_OK)
-            return status;
-    }
-    return RK_OK;
+    const struct nccl_group *group = &transport->group[kind];
+    cudaStream_t stream = ops->stream[0];
+    float *all = ops->scratch;
+    size_t share = (size_t)((bytes / 4 + group->count - 1) / group->count);
+    float *own = all + share * (size_t)group->index;
+    enum rk_status status = rk_nccl_settle(
+        transport, group->comm, ncclAllReduce(all, all, (size_t)bytes / 4, ncclFloat, ncclSum, group->comm, stream),
+        error);
+    if (status == RK_OK)
+        status = rk_nccl_settle(transport, group->comm,
+                                ncclReduceScatter(all, own, share, ncclFloat, ncclSum, group->comm, stream), error);
+    if (status == RK_OK)
+        status = rk_nccl_settle(transport, group->comm,
+                                ncclAllGather(own, all, share, ncclFloat, group->comm, stream), error);
+    return status;
 }
 
 /* All in one group: round a ring of stages nobody's link comes first. */
@@ -205,7 +209,7 @@ static enum rk_status first_transfers(struct rk_transport *transport, const stru
             continue;
         bool sends = link == NCCL_LINK_FORWARD_OUT || link == NCCL_LINK_BACKWARD_OUT;
         ncclResult_t one = sends ? ncclSend(ops->scratch, 1, ncclFloat, 1, comm, ops->stream[link])
-                                 : ncclRecv(ops->scratch + transport->world, 1, ncclFloat, 0, comm, ops->stream[link]);
+                                 : ncclRecv(ops->scratch + 1 + link, 1, ncclFloat, 0, comm, ops->stream[link]);
         if (one != ncclInProgress)
             result = one;
     }
@@ -244,7 +248,7 @@ static enum rk_status wait_for(struct rk_transport *transport, cudaStream_t stre
 static enum rk_status connect_all(struct rk_transport *transport, struct rk_error *error)
 {
     struct first_ops ops = {};
-    size_t bytes = (size_t)transport->world * 2 * sizeof *ops.scratch;
+    size_t bytes = (size_t)first_sizes[FIRST_SIZES - 1] + (size_t)transport->world * sizeof *ops.scratch;
     cudaError_t result = cudaMalloc((void **)&ops.scratch, bytes);
     for (int link = 0; link < NCCL_LINK_COUNT && result == cudaSuccess; link++)
         result = cudaStreamCreateWithFlags(&ops.stream[link], cudaStreamNonBlocking);
@@ -253,8 +257,9 @@ static enum rk_status connect_all(struct rk_transport *transport, struct rk_erro
     enum rk_status status = RK_OK;
     if (result != cudaSuccess)
         status = rk_fail(error, RK_ERROR, "preparing NCCL's first ops: %s", cudaGetErrorString(result));
-    if (status == RK_OK)
-        status = first_collectives(transport, &ops, error);
+    for (int kind = 0; kind < RK_GROUP_COUNT; kind++)
+        for (int size = 0; size < FIRST_SIZES && status == RK_OK && transport->group[kind].comm; size++)
+            status = first_collectives(transport, &ops, kind, first_sizes[size], error);
     if (status == RK_OK)
         status = first_transfers(transport, &ops, error);
     for (int link = 0; link < NCCL_LINK_COUNT; link++) {

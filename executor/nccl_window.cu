@@ -14,18 +14,20 @@ static int64_t align(int64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* What the exchange of any rank can need; 0 without one. */
+/* What the exchange of any rank can need. */
 struct needs {
+    int64_t exchanges; /* 0: no rank has one */
     int64_t routes, tokens, row_bytes;
 };
 
 static struct needs needs_of(const struct rk_program *program)
 {
-    struct needs needs = {0, 0, 0};
+    struct needs needs = {0, 0, 0, 0};
     for (size_t i = 0; i < program->op_count; i++) {
         const struct rk_op_shape *shape = &program->ops[i].shape;
         if (shape->kind != RK_OP_DISPATCH && shape->kind != RK_OP_COMBINE)
             continue;
+        needs.exchanges = 1;
         needs.tokens = largest(needs.tokens, shape->dim[0]);
         needs.routes = largest(needs.routes, shape->dim[0] * shape->dim[2]);
         needs.row_bytes = largest(needs.row_bytes, shape->dim[1] * rk_data_type_bytes(shape->type));
@@ -41,6 +43,7 @@ static enum rk_status agree_on_needs(const struct rk_transport *transport, struc
         return rk_fail(error, RK_ERROR, "transport: out of memory");
     enum rk_status status = rk_job_all_gather(transport->job, needs, sizeof *needs, all, error);
     for (int64_t rank = 0; status == RK_OK && rank < transport->world; rank++) {
+        needs->exchanges = largest(needs->exchanges, all[rank].exchanges);
         needs->tokens = largest(needs->tokens, all[rank].tokens);
         needs->routes = largest(needs->routes, all[rank].routes);
         needs->row_bytes = largest(needs->row_bytes, all[rank].row_bytes);
@@ -155,11 +158,11 @@ enum rk_status rk_nccl_window_open(struct rk_transport *transport, const struct 
     if (members > (NCCL_CONTROL_BYTES - (int64_t)sizeof(struct nccl_control)) / 8)
         return rk_fail(error, RK_USAGE, "the experts are spread over %lld ranks, more than the exchange takes",
                        (long long)members);
+    enum rk_status status = agree_on_needs(transport, &needs, error);
+    if (status != RK_OK || !needs.exchanges)
+        return status;
     NCCL_CUDA_TRY(cudaMalloc((void **)&window->tables, (size_t)(3 * experts + 2) * sizeof *window->tables),
                   "allocating GPU memory for the exchange");
-    enum rk_status status = agree_on_needs(transport, &needs, error);
-    if (status != RK_OK || (needs.routes == 0 && needs.tokens == 0))
-        return status;
     window->direct = true;
     window->bytes = NCCL_CONTROL_BYTES;
     if (members > 1)

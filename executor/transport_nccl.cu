@@ -46,10 +46,8 @@ static enum rk_status transport_open(const struct rk_job *job, const struct rk_b
     enum rk_status status = check_version(error);
     if (status != RK_OK)
         return status;
-    /* Multicast over NVLink can take a host's GPUs out of service when a program dies in it; all connections are made now and
-     * not at an op's first use. */
+    /* Multicast over NVLink can take a host's GPUs out of service when a program dies in it. */
     setenv("NCCL_NVLS_ENABLE", "0", 1);
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     struct rk_transport *transport = (struct rk_transport *)calloc(1, sizeof *transport);
     if (!transport)
         return rk_fail(error, RK_ERROR, "transport: out of memory");

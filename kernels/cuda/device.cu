@@ -27,6 +27,7 @@ static void prepare_environment(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0); /* the order of the management library and nvidia-smi */
 }
 
 static enum rk_status device_count(int *count, struct rk_error *error)
