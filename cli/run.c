@@ -155,6 +155,10 @@ static enum rk_status check_runnable(struct run *run, struct rk_error *error) {
                        "%s: is for GPUs, and this program was built without CUDA; build it where nvcc is found, or plan "
                        "for CPUs",
                        run->path);
+    if (run->backend->kind == RK_BACKEND_CUDA && rk_transport_nccl() == NULL)
+        return rk_fail(error, RK_HARDWARE_UNFIT,
+                       "%s: is for GPUs, and this program was built without NCCL; build it where nccl.h and libnccl are",
+                       run->path);
     return RK_OK;
 }
 
