@@ -152,7 +152,7 @@ static enum rk_status read_header(struct rk_tensor_file *file, FILE *stream, int
     enum rk_status status = read_first_line(file->path, stream, &count, &data, error);
     if (status != RK_OK)
         return status;
-    file->entries = calloc((size_t)count, sizeof *file->entries);
+    file->entries = calloc((size_t)count + 1, sizeof *file->entries);
     if (file->entries == NULL)
         return rk_fail(error, RK_ERROR, "%s: out of memory for %lld tensors", file->path, (long long)count);
     for (; file->count < (size_t)count; file->count++) {

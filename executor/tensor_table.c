@@ -59,11 +59,13 @@ enum rk_status rk_tensor_table_make(const struct rk_architecture *architecture, 
         status = add_stage(program, trained_only, &list, error);
         rk_program_free(program);
     }
-    entries = calloc(list.count + 1, sizeof *entries);
-    if (status == RK_OK && entries == NULL)
-        status = rk_fail(error, RK_ERROR, "out of memory for the table of tensors");
     if (status != RK_OK)
         goto free_list;
+    entries = calloc(list.count + 1, sizeof *entries);
+    if (entries == NULL) {
+        status = rk_fail(error, RK_ERROR, "out of memory for the table of tensors");
+        goto free_list;
+    }
     if (list.count > 0)
         qsort(list.items, list.count, sizeof *list.items, compare_places);
     for (size_t i = 0; i < list.count; i++)

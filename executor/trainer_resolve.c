@@ -214,7 +214,8 @@ enum rk_status rk_trainer_resolve_poison(struct rk_trainer *trainer, struct rk_e
         status = rk_fail(error, RK_ERROR, "out of memory for the list of releases");
         goto free_found;
     }
-    qsort(found.items, found.count, sizeof *found.items, compare_ranges);
+    if (found.count > 0)
+        qsort(found.items, found.count, sizeof *found.items, compare_ranges);
     for (size_t i = 0; i < found.count; i++) {
         struct rk_resolved_op *resolved = &trainer->resolved[found.items[i].op];
         if (resolved->poison_count++ == 0)

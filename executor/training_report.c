@@ -114,10 +114,10 @@ enum rk_status rk_training_report_make(struct rk_training *training, struct rk_t
     struct rk_training_report made = {.world = training->job->place.world,
                                       .first_step = training->first_step,
                                       .capacity_factor = training->candidate.capacity_factor};
-    enum rk_status status = report_own(training, &mine, &accounts, error);
     made.ranks = calloc((size_t)made.world, sizeof *made.ranks);
-    if (status == RK_OK && made.ranks == NULL)
-        status = rk_fail(error, RK_ERROR, "out of memory for the reports of %lld ranks", (long long)made.world);
+    if (made.ranks == NULL)
+        return rk_fail(error, RK_ERROR, "out of memory for the reports of %lld ranks", (long long)made.world);
+    enum rk_status status = report_own(training, &mine, &accounts, error);
     if (status == RK_OK)
         status = rk_job_all_gather(training->job, &mine, sizeof mine, made.ranks, error);
     if (status == RK_OK)
