@@ -24,47 +24,140 @@ struct plan_options {
 
 #define OPTION(field) .offset = offsetof(struct plan_options, field)
 static const struct rk_option options[] = {
-    {.name = "model", .letter = 'm', .type = RK_OPTION_STRING, OPTION(model), .value = "FILE",
+    {.name = "model",
+     .letter = 'm',
+     .type = RK_OPTION_STRING,
+     OPTION(model),
+     .value = "FILE",
      .help = "the model's Hugging Face config.json (needed)"},
-    {.name = "hardware", .letter = 'w', .type = RK_OPTION_STRING, OPTION(hardware), .value = "NAME|FILE|this",
+    {.name = "hardware",
+     .letter = 'w',
+     .type = RK_OPTION_STRING,
+     OPTION(hardware),
+     .value = "NAME|FILE|this",
      .help = "what to plan for: a profile such as b300 or its file, or this machine as calibrated (default: this)"},
-    {.name = "gpus", .letter = 'n', .type = RK_OPTION_COUNT, OPTION(gpus), .value = "N", .minimum = 1,
-     .maximum = 1048576, .help = "ranks, all of them used: GPUs, or processes on CPUs (needed)"},
-    {.name = "seq", .letter = 's', .type = RK_OPTION_COUNT, OPTION(sequence), .value = "S", .minimum = 1,
-     .maximum = 1 << 24, .help = "sequence length in tokens (needed)"},
-    {.name = "global-batch", .letter = 'b', .type = RK_OPTION_COUNT, OPTION(global_batch), .value = "TOKENS",
-     .minimum = 1, .maximum = 1e15, .help = "tokens of one step over all ranks: 512Ki, 64Mi (needed)"},
-    {.name = "memory-limit", .type = RK_OPTION_BYTES, OPTION(memory_limit), .value = "BYTES", .minimum = 1,
-     .maximum = 1e18, .help = "of one rank (default: the machine's, less what driver and libraries hold)"},
-    {.name = "ep", .type = RK_OPTION_COUNT, OPTION(expert), .value = "N", .minimum = 1, .maximum = 1048576,
+    {.name = "gpus",
+     .letter = 'n',
+     .type = RK_OPTION_COUNT,
+     OPTION(gpus),
+     .value = "N",
+     .minimum = 1,
+     .maximum = 1048576,
+     .help = "ranks, all of them used: GPUs, or processes on CPUs (needed)"},
+    {.name = "seq",
+     .letter = 's',
+     .type = RK_OPTION_COUNT,
+     OPTION(sequence),
+     .value = "S",
+     .minimum = 1,
+     .maximum = 1 << 24,
+     .help = "sequence length in tokens (needed)"},
+    {.name = "global-batch",
+     .letter = 'b',
+     .type = RK_OPTION_COUNT,
+     OPTION(global_batch),
+     .value = "TOKENS",
+     .minimum = 1,
+     .maximum = 1e15,
+     .help = "tokens of one step over all ranks: 512Ki, 64Mi (needed)"},
+    {.name = "memory-limit",
+     .type = RK_OPTION_BYTES,
+     OPTION(memory_limit),
+     .value = "BYTES",
+     .minimum = 1,
+     .maximum = 1e18,
+     .help = "of one rank (default: the machine's, less what driver and libraries hold)"},
+    {.name = "ep",
+     .type = RK_OPTION_COUNT,
+     OPTION(expert),
+     .value = "N",
+     .minimum = 1,
+     .maximum = 1048576,
      .help = "fix EP-MP, the ranks one expert pool is spread over"},
-    {.name = "pp", .type = RK_OPTION_COUNT, OPTION(pipeline), .value = "N", .minimum = 1, .maximum = RK_STAGES_MAX,
+    {.name = "pp",
+     .type = RK_OPTION_COUNT,
+     OPTION(pipeline),
+     .value = "N",
+     .minimum = 1,
+     .maximum = RK_STAGES_MAX,
      .help = "fix the pipeline stages"},
-    {.name = "virtual-stages", .type = RK_OPTION_COUNT, OPTION(virtual_stages), .value = "N", .minimum = 1,
-     .maximum = RK_VIRTUAL_STAGES_MAX, .help = "fix the chunks of the model on each stage"},
-    {.name = "micro-batch", .type = RK_OPTION_COUNT, OPTION(micro_batch), .value = "TOKENS", .minimum = 1,
-     .maximum = 1e12, .help = "fix the tokens of a micro-batch on one rank"},
-    {.name = "recompute", .type = RK_OPTION_STRING, OPTION(recompute), .choices = "none|attention|block",
+    {.name = "virtual-stages",
+     .type = RK_OPTION_COUNT,
+     OPTION(virtual_stages),
+     .value = "N",
+     .minimum = 1,
+     .maximum = RK_VIRTUAL_STAGES_MAX,
+     .help = "fix the chunks of the model on each stage"},
+    {.name = "micro-batch",
+     .type = RK_OPTION_COUNT,
+     OPTION(micro_batch),
+     .value = "TOKENS",
+     .minimum = 1,
+     .maximum = 1e12,
+     .help = "fix the tokens of a micro-batch on one rank"},
+    {.name = "recompute",
+     .type = RK_OPTION_STRING,
+     OPTION(recompute),
+     .choices = "none|attention|block",
      .help = "fix what is recomputed in backward"},
-    {.name = "offload", .type = RK_OPTION_INTEGER, OPTION(offload), .value = "PERCENT", .minimum = 0, .maximum = 100,
+    {.name = "offload",
+     .type = RK_OPTION_INTEGER,
+     OPTION(offload),
+     .value = "PERCENT",
+     .minimum = 0,
+     .maximum = 100,
      .help = "fix the share of activations that leave the device"},
-    {.name = "precision", .type = RK_OPTION_STRING, OPTION(precision), .choices = "f32|bf16",
+    {.name = "precision",
+     .type = RK_OPTION_STRING,
+     OPTION(precision),
+     .choices = "f32|bf16",
      .help = "of weights and activations (default: bf16, f32 on this machine's CPUs)"},
-    {.name = "capacity-factor", .type = RK_OPTION_NUMBER, OPTION(capacity), .value = "C", .minimum = 0.01,
-     .maximum = 65536, .help = "rows of a receive buffer over those under balance (default: EP, so that none is dropped)"},
-    {.name = "routing", .type = RK_OPTION_STRING, OPTION(routing), .choices = "learned|random|uniform",
+    {.name = "capacity-factor",
+     .type = RK_OPTION_NUMBER,
+     OPTION(capacity),
+     .value = "C",
+     .minimum = 0.01,
+     .maximum = 65536,
+     .help = "rows of a receive buffer over those under balance (default: EP, so that none is dropped)"},
+    {.name = "routing",
+     .type = RK_OPTION_STRING,
+     OPTION(routing),
+     .choices = "learned|random|uniform",
      .help = "of tokens to experts (default: learned)"},
-    {.name = "backend", .type = RK_OPTION_STRING, OPTION(backend), .choices = "auto|cpu|cuda",
+    {.name = "backend",
+     .type = RK_OPTION_STRING,
+     OPTION(backend),
+     .choices = "auto|cpu|cuda",
      .help = "of this machine (default: auto, the GPUs when there are any)"},
-    {.name = "calibration", .type = RK_OPTION_COUNT, OPTION(calibration), .value = "N", .minimum = 1, .maximum = 1e15,
+    {.name = "calibration",
+     .type = RK_OPTION_COUNT,
+     OPTION(calibration),
+     .value = "N",
+     .minimum = 1,
+     .maximum = 1e15,
      .help = "price with exactly this calibration of the data base"},
-    {.name = "spill", .type = RK_OPTION_STRING, OPTION(spill), .value = "DIR",
+    {.name = "spill",
+     .type = RK_OPTION_STRING,
+     OPTION(spill),
+     .value = "DIR",
      .help = "where CPU ranks offload to (default: /var/tmp)"},
-    {.name = "replay", .type = RK_OPTION_COUNT, OPTION(replay), .value = "N", .minimum = 1, .maximum = 1e9,
+    {.name = "replay",
+     .type = RK_OPTION_COUNT,
+     OPTION(replay),
+     .value = "N",
+     .minimum = 1,
+     .maximum = 1e9,
      .help = "how many of the best the simulator replays (default: 16)"},
-    {.name = "explain", .letter = 'e', .type = RK_OPTION_FLAG, OPTION(explain),
+    {.name = "explain",
+     .letter = 'e',
+     .type = RK_OPTION_FLAG,
+     OPTION(explain),
      .help = "time by term, memory by owner, runners-up, and what was refused and why"},
-    {.name = "out", .letter = 'o', .type = RK_OPTION_STRING, OPTION(out), .value = "PLAN.json",
+    {.name = "out",
+     .letter = 'o',
+     .type = RK_OPTION_STRING,
+     OPTION(out),
+     .value = "PLAN.json",
      .help = "write the plan, which is all that `reckon run` needs"},
 };
 
@@ -74,15 +167,18 @@ const struct rk_arguments rk_cli_plan_arguments = {
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .description =
-        "Judges every candidate of the space: whether it divides, whether its groups stay on fast links, whether its bytes\n"
-        "fit (exactly those that the run will allocate), whether its offload fits the host link, and how long its step\n"
+        "Judges every candidate of the space: whether it divides, whether its groups stay on fast links, whether its "
+        "bytes\n"
+        "fit (exactly those that the run will allocate), whether its offload fits the host link, and how long its "
+        "step\n"
         "takes. Closed forms rank them, the simulator replays the best, and the fastest is chosen. Options that fix a\n"
         "variable narrow the space. Exit code 3: nothing fits, and the nearest miss is named; 4: a measurement is\n"
         "missing (`reckon calibrate`).",
-    .examples = "  reckon plan --model config.json --gpus 4 --seq 128 --global-batch 16Ki --explain --out plan.json\n"
-                "  reckon plan --model examples/models/report-ultra-128e.json --hardware b300 --gpus 512 --seq 8192 \\\n"
-                "      --global-batch 64Mi --explain\n"
-                "  reckon plan --model config.json --hardware h200 --gpus 64 --seq 4096 --global-batch 4Mi --json",
+    .examples =
+        "  reckon plan --model config.json --gpus 4 --seq 128 --global-batch 16Ki --explain --out plan.json\n"
+        "  reckon plan --model examples/models/report-ultra-128e.json --hardware b300 --gpus 512 --seq 8192 \\\n"
+        "      --global-batch 64Mi --explain\n"
+        "  reckon plan --model config.json --hardware h200 --gpus 64 --seq 4096 --global-batch 4Mi --json",
 };
 
 /* What lives through the verb. */
@@ -176,7 +272,8 @@ static void fill_request(struct planning *planning) {
     };
 }
 
-/* ---- output ---------------------------------------------------------------------------------------------------------- */
+/* ---- output
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void view_of(const struct planning *planning, struct rk_plan_view *view) {
     *view = (struct rk_plan_view){.architecture = &planning->architecture,
@@ -217,7 +314,8 @@ static void print_refusals_json(const struct planning *planning) {
     fprintf(out, "\n  }\n}\n");
 }
 
-/* ---- the data base --------------------------------------------------------------------------------------------------- */
+/* ---- the data base
+ * --------------------------------------------------------------------------------------------------- */
 
 static void plan_row(const struct planning *planning, struct rk_plan_row *row) {
     const struct rk_plan *plan = planning->plan;
@@ -302,7 +400,8 @@ static void store_if_there(struct planning *planning, const char *document) {
         rk_log_write(&cli->log, RK_LOG_WARNING, "the plan is not stored in the data base: %s", error.text);
 }
 
-/* ---- the verb -------------------------------------------------------------------------------------------------------- */
+/* ---- the verb
+ * -------------------------------------------------------------------------------------------------------- */
 
 static enum rk_status write_out(struct planning *planning) {
     struct rk_cli *cli = planning->cli;

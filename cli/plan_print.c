@@ -14,7 +14,8 @@ enum { BAR_WIDTH = 40, TERMS_SHOWN = 12, RUNNERS_SHOWN = 5 };
 /* Two step times nearer than this are the same for all that a user would do. */
 static const double TIE = 0.01;
 
-/* ---- small parts ----------------------------------------------------------------------------------------------------- */
+/* ---- small parts
+ * ----------------------------------------------------------------------------------------------------- */
 
 void rk_plan_print_candidate(const struct rk_candidate *candidate, struct rk_text *text) {
     rk_text_format(text, "PP %d", candidate->pipeline);
@@ -44,7 +45,6 @@ static void bar(struct rk_text *text, double from, double to) {
     rk_text_add(text, "|");
 }
 
-
 static int32_t deciding_stage(const struct rk_plan *plan) {
     int32_t best = 0;
     for (int32_t s = 1; s < plan->candidate.pipeline; s++)
@@ -66,7 +66,8 @@ static int64_t limit_bytes(const struct rk_plan_view *view) {
                                                  : view->machine->memory_bytes - view->machine->reserved_bytes;
 }
 
-/* ---- summary --------------------------------------------------------------------------------------------------------- */
+/* ---- summary
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void print_candidates(const struct rk_plan_view *view, struct rk_text *text) {
     const struct rk_search_result *result = view->result;
@@ -117,8 +118,8 @@ static void print_choice(const struct rk_plan_view *view, struct rk_text *text) 
                    (long long)rk_candidate_micro_batches(&plan->candidate), plan->candidate.capacity_factor,
                    rk_routing_name(plan->candidate.routing));
     rk_text_format(text, "step time   %s, 95 %% interval %s to %s\n",
-                   rk_format_seconds(plan->seconds, seconds, sizeof seconds), rk_format_seconds(plan->low, low, sizeof low),
-                   rk_format_seconds(plan->high, high, sizeof high));
+                   rk_format_seconds(plan->seconds, seconds, sizeof seconds),
+                   rk_format_seconds(plan->low, low, sizeof low), rk_format_seconds(plan->high, high, sizeof high));
     print_rate(view, text);
     rk_text_format(text, "memory      %.3f GiB of %.3f GiB on the heaviest stage (%d)",
                    (double)plan->arena_bytes[heaviest] / GIB, (double)limit_bytes(view) / GIB, heaviest);
@@ -133,7 +134,8 @@ void rk_plan_print_summary(const struct rk_plan_view *view, struct rk_text *text
         print_choice(view, text);
 }
 
-/* ---- where the time goes --------------------------------------------------------------------------------------------- */
+/* ---- where the time goes
+ * --------------------------------------------------------------------------------------------- */
 
 static void account_line(struct rk_text *text, const char *name, double seconds, double whole, double *from) {
     rk_text_format(text, "  %-18s %12.3f %6.1f %% ", name, 1e3 * seconds, 100 * seconds / whole);
@@ -175,7 +177,8 @@ static void print_terms(const struct rk_plan *plan, struct rk_text *text) {
     }
     qsort(order, plan->term_count, sizeof order[0], by_seconds);
     heading(text, "Ops of that stage, all streams");
-    rk_text_format(text, "  %-22s %8s %12s %7s %6s  %-13s %s\n", "op", "count", "ms", "share", "+-", "origin", "source");
+    rk_text_format(text, "  %-22s %8s %12s %7s %6s  %-13s %s\n", "op", "count", "ms", "share", "+-", "origin",
+                   "source");
     size_t shown = plan->term_count < TERMS_SHOWN ? plan->term_count : TERMS_SHOWN;
     double rest = 0;
     for (size_t i = 0; i < plan->term_count; i++) {
@@ -215,11 +218,12 @@ static void print_coverage(const struct rk_plan *plan, struct rk_text *text) {
                        rk_op_name(widest->kind), 1e3 * doubt, 1e3 * widest->seconds);
 }
 
-/* ---- stages and memory ----------------------------------------------------------------------------------------------- */
+/* ---- stages and memory
+ * ----------------------------------------------------------------------------------------------- */
 
 void rk_plan_print_stages(const struct rk_stage_time *stages, int32_t count, struct rk_text *text) {
-    static const char *const names[] = {"compute", "exchange", "pipeline", "bubble", "reduction",
-                                        "optimizer", "offload", "host", "total"};
+    static const char *const names[] = {"compute",   "exchange", "pipeline", "bubble", "reduction",
+                                        "optimizer", "offload",  "host",     "total"};
     rk_text_format(text, "  %5s", "stage");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         rk_text_format(text, " %11s", names[i]);
@@ -259,7 +263,8 @@ static void print_memory(const struct rk_plan_view *view, struct rk_text *text) 
     }
 }
 
-/* ---- what was not chosen --------------------------------------------------------------------------------------------- */
+/* ---- what was not chosen
+ * --------------------------------------------------------------------------------------------- */
 
 static bool same_but_recompute(const struct rk_candidate *left, const struct rk_candidate *right) {
     return left->pipeline == right->pipeline && left->virtual_stages == right->virtual_stages &&
@@ -285,19 +290,19 @@ static void print_policies(const struct rk_plan_view *view, struct rk_text *text
             else if (judgement->refusal != RK_REFUSAL_NONE)
                 rk_text_format(text, "refused for %s\n", rk_refusal_name(judgement->refusal));
             else
-                rk_text_format(text, "fits, %.3f GiB to spare; step %.3f ms%s\n", limit - need, 1e3 * judgement->seconds,
-                               judgement->simulated ? "" : " (closed form)");
+                rk_text_format(text, "fits, %.3f GiB to spare; step %.3f ms%s\n", limit - need,
+                               1e3 * judgement->seconds, judgement->simulated ? "" : " (closed form)");
             break;
         }
     }
 }
 
 static bool is_chosen(const struct rk_plan *plan, const struct rk_candidate *candidate) {
-    return same_but_recompute(&plan->candidate, &(struct rk_candidate){.pipeline = candidate->pipeline,
-                                                                       .virtual_stages = candidate->virtual_stages,
-                                                                       .expert_parallel = candidate->expert_parallel,
-                                                                       .micro_batch_tokens =
-                                                                           candidate->micro_batch_tokens}) &&
+    return same_but_recompute(&plan->candidate,
+                              &(struct rk_candidate){.pipeline = candidate->pipeline,
+                                                     .virtual_stages = candidate->virtual_stages,
+                                                     .expert_parallel = candidate->expert_parallel,
+                                                     .micro_batch_tokens = candidate->micro_batch_tokens}) &&
            plan->candidate.recompute == candidate->recompute &&
            plan->candidate.offload_percent == candidate->offload_percent;
 }
@@ -329,9 +334,11 @@ static void print_link(const struct rk_machine *machine, const struct rk_judgeme
     bool to_host = judgement->refusal == RK_REFUSAL_OFFLOAD_D2H;
     const struct rk_figure *specified = to_host ? &machine->d2h_specification : &machine->h2d_specification;
     const struct rk_figure *used = to_host ? &machine->d2h : &machine->h2d;
-    rk_text_format(text, "      needs %.3g GB/s to the host while a block's forward runs and %.3g GB/s back while its backward "
-                         "runs;\n      has ",
-                   judgement->offload_need[0], judgement->offload_need[1]);
+    rk_text_format(
+        text,
+        "      needs %.3g GB/s to the host while a block's forward runs and %.3g GB/s back while its backward "
+        "runs;\n      has ",
+        judgement->offload_need[0], judgement->offload_need[1]);
     if (specified->value > 0 && used->origin != RK_ORIGIN_SPECIFICATION)
         rk_text_format(text, "%.3g GB/s (specification), ", specified->value / 1e9);
     rk_text_format(text, "%.3g GB/s (%s)", used->value / 1e9,
@@ -358,7 +365,8 @@ static void print_refusal(const struct rk_plan_view *view, const struct rk_judge
     rk_text_format(text, "      what helps: %s\n", judgement->remedy);
 }
 
-/* Examples come from the plan, which chose those nearest to itself; without a plan the nearest to fitting of each kind. */
+/* Examples come from the plan, which chose those nearest to itself; without a plan the nearest to fitting of each kind.
+ */
 static void print_refusals(const struct rk_plan_view *view, struct rk_text *text) {
     heading(text, "Refused");
     for (int kind = RK_REFUSAL_NONE + 1; kind < RK_REFUSAL_COUNT; kind++) {

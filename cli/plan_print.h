@@ -20,8 +20,8 @@ void rk_plan_print_candidate(const struct rk_candidate *candidate, struct rk_tex
 /* The chosen plan in a few lines. */
 void rk_plan_print_summary(const struct rk_plan_view *view, struct rk_text *text);
 
-/* Everything: the summary, where the step's time goes, memory by stage and owner, what the figures rest on, runners-up, and
- * for each kind of refusal the telling example. Without a plan the refusals alone. */
+/* Everything: the summary, where the step's time goes, memory by stage and owner, what the figures rest on, runners-up,
+ * and for each kind of refusal the telling example. Without a plan the refusals alone. */
 void rk_plan_print_explanation(const struct rk_plan_view *view, struct rk_text *text);
 
 /* Accounts of every stage as a table, in seconds. */

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- this machine ---------------------------------------------------------------------------------------------------- */
+/* ---- this machine
+ * ---------------------------------------------------------------------------------------------------- */
 
 static enum rk_status choose_backend(struct rk_cli *cli, const char *name, const struct rk_backend **backend) {
     const struct rk_backend *cuda = rk_backend_cuda();
@@ -17,7 +18,8 @@ static enum rk_status choose_backend(struct rk_cli *cli, const char *name, const
         cuda->device_count(&gpus, &reason);
     if (strcmp(name, "cuda") == 0 && gpus == 0)
         return rk_fail(&cli->error, RK_HARDWARE_UNFIT, "--backend cuda: %s",
-                       cuda != NULL ? reason.text : "this program was built without CUDA; build it where nvcc is found");
+                       cuda != NULL ? reason.text
+                                    : "this program was built without CUDA; build it where nvcc is found");
     *backend = gpus > 0 ? cuda : rk_backend_cpu();
     return RK_OK;
 }
@@ -40,7 +42,7 @@ static enum rk_status find_rows(struct rk_cli *cli, const struct rk_pricing_requ
 static enum rk_status price_this(struct rk_cli *cli, const struct rk_pricing_request *request,
                                  struct rk_pricing *pricing) {
     static struct rk_identity identity;
-    const struct rk_backend *backend = NULL;
+    const struct rk_backend *backend = rk_backend_cpu();
     struct rk_match match = {0};
     enum rk_status status = choose_backend(cli, request->backend, &backend);
     if (status == RK_OK)
@@ -61,7 +63,8 @@ static enum rk_status price_this(struct rk_cli *cli, const struct rk_pricing_req
     return status;
 }
 
-/* ---- profiles -------------------------------------------------------------------------------------------------------- */
+/* ---- profiles
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* A name stands for hardware/NAME.json; what has a slash or ends in .json is a file. */
 static enum rk_status find_profile(struct rk_cli *cli, const char *hardware, char path[PATH_MAX]) {
@@ -74,9 +77,10 @@ static enum rk_status find_profile(struct rk_cli *cli, const char *hardware, cha
     }
     snprintf(name, sizeof name, "hardware/%.200s.json", hardware);
     if (rk_cli_data_file(cli, name, path, &cli->error) != RK_OK)
-        return rk_fail(&cli->error, RK_USAGE,
-                       "--hardware: there is no profile '%s' (hardware/%s.json); say 'this', a profile's name or its file",
-                       hardware, hardware);
+        return rk_fail(
+            &cli->error, RK_USAGE,
+            "--hardware: there is no profile '%s' (hardware/%s.json); say 'this', a profile's name or its file",
+            hardware, hardware);
     return RK_OK;
 }
 
@@ -90,8 +94,8 @@ static enum rk_status price_profile(struct rk_cli *cli, const struct rk_pricing_
     if (status == RK_OK)
         status = rk_hardware_machine(&hardware, &pricing->machine, &cli->error);
     if (status == RK_OK)
-        status = rk_cost_hardware_make(&hardware, request->architecture, request->sequence, &pricing->profile,
-                                       &cli->error);
+        status =
+            rk_cost_hardware_make(&hardware, request->architecture, request->sequence, &pricing->profile, &cli->error);
     if (status == RK_OK)
         pricing->costs = rk_cost_hardware_source(pricing->profile);
     return status;

@@ -1,5 +1,5 @@
-/* The one interface through which costs reach the model: an op's shape and where it runs go in; seconds, uncertainty and
- * origin come out. model/ never knows whether a database, a hardware profile or a test stands behind it. */
+/* The one interface through which costs reach the model: an op's shape and where it runs go in; seconds, uncertainty
+ * and origin come out. model/ never knows whether a database, a hardware profile or a test stands behind it. */
 #ifndef RK_MODEL_COST_H
 #define RK_MODEL_COST_H
 
@@ -50,7 +50,7 @@ struct rk_cost_source {
     void *context;
 };
 
-/* What the machine is beyond the price of ops; from a calibration or a hardware profile. Every figure has its origin. */
+/* What the machine is beyond the price of ops, from a calibration or a hardware profile. Every figure has its origin. */
 struct rk_figure {
     double value;
     double relative_uncertainty;
@@ -63,7 +63,7 @@ struct rk_machine {
     enum rk_backend_kind backend;
     int32_t devices_per_host;          /* GPUs; on CPUs the cores that ranks share */
     bool shared_devices;               /* ranks may outnumber devices and share them in equal parts (CPU ranks) */
-    bool serial_streams;               /* a rank's streams take turns on one device lane (CPU back end): nothing overlaps */
+    bool serial_streams;               /* a rank's streams take turns on one lane (CPU back end): nothing overlaps */
     int64_t memory_bytes;              /* what one rank may use, all of host memory shared for CPUs */
     int64_t reserved_bytes;            /* context, NCCL, library workspaces: not for the arena */
     int64_t host_memory_bytes;         /* for the offload pool, per rank */
@@ -87,14 +87,14 @@ struct rk_cost_row {
 };
 
 /* A cost source over an array of rows. Rows of the same shape and place are merged (median; their spread widens the
- * interval). Rows that differ only in size (the first dimension: tokens, rows, elements, bytes) form a curve, monotone by
- * pooling neighbours that fall. A price is
+ * interval). Rows that differ only in size (the first dimension: tokens, rows, elements, bytes) form a curve, monotone
+ * by pooling neighbours that fall. A price is
  *   - measured: the shape and place of a row;
- *   - interpolated: on curves between their sizes, log-log; between curves, time per unit of work (FLOPs for products and
- *     attention, else bytes), weighted by the inverse squared distance of the nearest curves in the logarithms of all other
- *     dimensions, the group's size and the busy ranks;
- *   - extrapolated: past a curve's ends along its last segment, never faster than the best time per unit of work that was
- *     measured for the kind, with an interval that widens by the octave.
+ *   - interpolated: on curves between their sizes, log-log; between curves, time per unit of work (FLOPs for products
+ *     and attention, else bytes), weighted by the inverse squared distance of the nearest curves in the logarithms of
+ *     all other dimensions, the group's size and the busy ranks;
+ *   - extrapolated: past a curve's ends along its last segment, never faster than the best time per unit of work that
+ *     was measured for the kind, with an interval that widens by the octave.
  * Along the size a price never falls. Its interval holds that of the rows, their spread between processes and, unless
  * measured, the leave-one-out error of the kind. The rows are copied. Free with rk_cost_table_free. */
 struct rk_cost_table;
@@ -104,8 +104,8 @@ void rk_cost_table_free(struct rk_cost_table *table);
 struct rk_cost_source rk_cost_table_source(struct rk_cost_table *table);
 
 /* How well the table predicts its own rows: each distinct shape and place of the kind is priced from all the others.
- * Relative errors, |predicted - measured| / measured; signed mean > 0: predicted too slow. count 0: fewer than two shapes,
- * nothing to say. */
+ * Relative errors, |predicted - measured| / measured; signed mean > 0: predicted too slow. count 0: fewer than two
+ * shapes, nothing to say. */
 struct rk_leave_one_out {
     size_t count;
     double median, p90, signed_mean;

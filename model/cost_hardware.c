@@ -17,7 +17,7 @@ enum direction { FORWARD, BACKWARD, DIRECTION_COUNT };
 struct rk_cost_hardware {
     struct rk_hardware hardware;
     struct rk_machine machine;
-    int64_t vocabulary;            /* tells the head's products from a block's; 0 without published times */
+    int64_t vocabulary;             /* tells the head's products from a block's; 0 without published times */
     double factor[DIRECTION_COUNT]; /* of a routed block's ops; 1 without published times */
     double published_uncertainty;
     struct rk_cost_shape *published; /* shapes of the published case */
@@ -108,8 +108,7 @@ static enum rk_status copy_price(const struct rk_cost_hardware *costs, const str
     const struct rk_figure *link = shape->kind == RK_OP_COPY_D2H ? &costs->machine.d2h : &costs->machine.h2d;
     if (link->value <= 0)
         return rk_fail(error, RK_UNCALIBRATED, "hardware profile %s: no figure '%s'; add it with its origin and source",
-                       costs->hardware.name,
-                       shape->kind == RK_OP_COPY_D2H ? "d2h_specification" : "h2d_specification");
+                       costs->hardware.name, shape->kind == RK_OP_COPY_D2H ? "d2h_specification" : "h2d_specification");
     use_figure(link, term);
     term->seconds = rk_op_bytes(shape) / 2 / link->value; /* read on one side, written on the other */
     return RK_OK;
@@ -173,15 +172,17 @@ static enum rk_status roofline(const struct rk_cost_hardware *costs, const struc
         status = memory_price(costs, shape, place, &term, error);
     if (status != RK_OK)
         return status;
-    *cost = (struct rk_cost){.seconds = term.seconds, .relative_uncertainty = sqrt(term.squares), .origin = term.origin};
+    *cost =
+        (struct rk_cost){.seconds = term.seconds, .relative_uncertainty = sqrt(term.squares), .origin = term.origin};
     snprintf(cost->source, sizeof cost->source, "profile %s", costs->hardware.name);
     return RK_OK;
 }
 
-/* ---- Published times of a block ------------------------------------------------------------------------------------ */
+/* ---- Published times of a block ------------------------------------------------------------------------------------
+ */
 
-/* Which factor an op takes when it belongs to a routed block; DIRECTION_COUNT for kinds outside blocks. Exchanges occur in
- * both directions and take the forward's. */
+/* Which factor an op takes when it belongs to a routed block; DIRECTION_COUNT for kinds outside blocks. Exchanges occur
+ * in both directions and take the forward's. */
 static enum direction direction_of(const struct rk_op_shape *shape, int64_t vocabulary) {
     switch (shape->kind) {
     case RK_OP_GEMM_FORWARD:
@@ -272,7 +273,8 @@ static double visit_seconds(const struct rk_program *program, uint32_t segment, 
     return rk_segment_seconds(program, segment, scaled, false);
 }
 
-/* The factor of one direction with which the segment takes `target` seconds. Time grows with it, so halving finds it. */
+/* The factor of one direction with which the segment takes `target` seconds. Time grows with it, so halving finds it.
+ */
 static double find_factor(const struct rk_program *program, uint32_t segment, const double *seconds, double *scaled,
                           double factor[DIRECTION_COUNT], enum direction direction, int64_t vocabulary, double target) {
     double low = 1e-4, high = 1e4;
@@ -347,7 +349,8 @@ static enum rk_status fit_factors(struct rk_cost_hardware *costs, const struct r
     if (status != RK_OK)
         return status;
     costs->vocabulary = vocabulary;
-    costs->published_uncertainty = rk_hardware_term(&times[FORWARD]->seconds, costs->hardware.name).relative_uncertainty;
+    costs->published_uncertainty =
+        rk_hardware_term(&times[FORWARD]->seconds, costs->hardware.name).relative_uncertainty;
     return keep_shapes(costs, program, segments, error);
 }
 

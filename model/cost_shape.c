@@ -82,7 +82,8 @@ double rk_cost_work(const struct rk_op_shape *shape, double size) {
     if (rows > 0)
         scaled.dim[rows] = (int64_t)fmax(1, (double)shape->dim[rows] * factor);
     enum rk_op_family family = rk_op_family(shape->kind);
-    bool products = family == RK_OP_FAMILY_GEMM || family == RK_OP_FAMILY_GROUPED_GEMM || family == RK_OP_FAMILY_ATTENTION;
+    bool products =
+        family == RK_OP_FAMILY_GEMM || family == RK_OP_FAMILY_GROUPED_GEMM || family == RK_OP_FAMILY_ATTENTION;
     double work = products ? rk_op_flops(&scaled) : rk_op_bytes(&scaled);
     work *= size / (double)scaled.dim[0];
     return work > 0 ? work : 1;

@@ -20,7 +20,7 @@ struct point {
     struct rk_cost_place place;
     struct rk_cost_shape key;
     double seconds, uncertainty;
-    double level;             /* logarithm of the seconds after pooling */
+    double level; /* logarithm of the seconds after pooling */
     enum rk_origin origin;
     int64_t measurement;
     int32_t rows;
@@ -34,7 +34,7 @@ struct curve {
 struct kind_facts {
     size_t first_curve, curve_count;
     size_t first_point, point_count;
-    double least_per_work;    /* seconds per unit of work, the best measured */
+    double least_per_work; /* seconds per unit of work, the best measured */
     double model_error;
 };
 
@@ -92,10 +92,11 @@ static enum rk_status check_row(const char *name, const struct rk_cost_row *row,
         return rk_fail(error, RK_USAGE, "%s: the row of %s has %g s in [%g, %g], spread %g: not a measurement", name,
                        rk_op_shape_text(&row->shape, shape, sizeof shape), row->seconds, row->low, row->high,
                        row->process_spread);
-    if (row->shape.dim[0] <= 0 || row->place.group_size < 1 || row->place.concurrent < 1 || !(row->place.row_share > 0) ||
-        row->place.row_share > 1)
-        return rk_fail(error, RK_USAGE, "%s: the row of %s has a size, group, number of busy ranks or share out of range",
-                       name, rk_op_shape_text(&row->shape, shape, sizeof shape));
+    if (row->shape.dim[0] <= 0 || row->place.group_size < 1 || row->place.concurrent < 1 ||
+        !(row->place.row_share > 0) || row->place.row_share > 1)
+        return rk_fail(error, RK_USAGE,
+                       "%s: the row of %s has a size, group, number of busy ranks or share out of range", name,
+                       rk_op_shape_text(&row->shape, shape, sizeof shape));
     return RK_OK;
 }
 
@@ -261,28 +262,30 @@ static int find_nearest(const struct rk_cost_table *table, const struct rk_cost_
 
 static void set_source(const struct rk_cost_table *table, const struct point *point, int curves, struct rk_cost *cost) {
     if (cost->origin == RK_ORIGIN_MEASURED && point->measurement > 0)
-        snprintf(cost->source, sizeof cost->source, "%.60s, measurement %lld", table->name, (long long)point->measurement);
+        snprintf(cost->source, sizeof cost->source, "%.60s, measurement %lld", table->name,
+                 (long long)point->measurement);
     else if (curves <= 1)
-        snprintf(cost->source, sizeof cost->source, "%s, %d row%s", table->name, point->rows, point->rows == 1 ? "" : "s");
+        snprintf(cost->source, sizeof cost->source, "%s, %d row%s", table->name, point->rows,
+                 point->rows == 1 ? "" : "s");
     else
         snprintf(cost->source, sizeof cost->source, "%s, %d nearest curves", table->name, curves);
 }
 
-/* Blends what the nearest curves say: seconds per unit of work, so that a curve of another width speaks for this one. */
+/* Blends what the nearest curves say: seconds per unit of work, so that a curve of another width speaks for this one.
+ */
 static void blend(const struct rk_cost_table *table, const struct rk_op_shape *shape, const struct rk_cost_shape *key,
                   const struct neighbour *nearest, int count, bool other_flags, struct rk_cost *cost) {
     const struct kind_facts *kind = &table->kinds[key->kind];
     double work = rk_cost_work(shape, key->size);
     double weights = 0, level = 0, uncertainty = 0, outside = 0;
     enum rk_origin origin = RK_ORIGIN_MEASURED;
-    struct reading reading = {0};
+    struct reading reading = {.point = &table->points[nearest[0].curve->first]};
     for (int i = 0; i < count; i++) {
         const struct point *points = &table->points[nearest[i].curve->first];
         read_curve(points, nearest[i].curve->count, key->size, &reading);
         double weight = count == 1 ? 1 : 1 / nearest[i].distance;
-        double scale = count == 1 && nearest[i].distance <= 0
-                           ? 0
-                           : log2(work / rk_cost_work(&points[0].shape, key->size));
+        double scale =
+            count == 1 && nearest[i].distance <= 0 ? 0 : log2(work / rk_cost_work(&points[0].shape, key->size));
         weights += weight;
         level += weight * (reading.level + scale);
         uncertainty += weight * reading.uncertainty;
@@ -323,7 +326,8 @@ static enum rk_status refuse(const struct rk_cost_table *table, const struct rk_
     bool any = table->kinds[shape->kind].curve_count > 0;
     return rk_fail(error, RK_UNCALIBRATED, "%s: no measurement of %s%s%s; measure %s (group of %d, %d ranks busy)",
                    table->name, rk_op_name(shape->kind), any && place->crosses_hosts ? " between hosts" : "",
-                   any && !place->crosses_hosts ? " in this data type" : "", text, place->group_size, place->concurrent);
+                   any && !place->crosses_hosts ? " in this data type" : "", text, place->group_size,
+                   place->concurrent);
 }
 
 static enum rk_status price(void *context, const struct rk_op_shape *shape, const struct rk_cost_place *place,
@@ -416,6 +420,19 @@ enum rk_status rk_cost_table_leave_one_out(const struct rk_cost_table *table, en
     return RK_OK;
 }
 
+/* Half of the errors are larger than the median; the interval must hold most of them. */
+static enum rk_status state_model_errors(struct rk_cost_table *table, struct rk_error *error) {
+    for (int kind = 0; kind < RK_OP_KIND_COUNT; kind++) {
+        struct rk_leave_one_out result;
+        enum rk_status status = rk_cost_table_leave_one_out(table, (enum rk_op_kind)kind, &result, error);
+        if (status != RK_OK)
+            return status;
+        if (result.count >= 4)
+            table->kinds[kind].model_error = fmax(result.p90, 0.01);
+    }
+    return RK_OK;
+}
+
 enum rk_status rk_cost_table_make(const struct rk_cost_row *rows, size_t row_count, const char *source_name,
                                   struct rk_cost_table **table, struct rk_error *error) {
     struct point *points = calloc(row_count + 1, sizeof *points);
@@ -428,15 +445,10 @@ enum rk_status rk_cost_table_make(const struct rk_cost_row *rows, size_t row_cou
     struct rk_cost_table *made = NULL;
     if (status == RK_OK)
         status = make_table(points, row_count, SIZE_MAX, source_name, &made, error);
-    for (int kind = 0; status == RK_OK && kind < RK_OP_KIND_COUNT; kind++) {
-        struct rk_leave_one_out result;
-        status = rk_cost_table_leave_one_out(made, (enum rk_op_kind)kind, &result, error);
-        /* Half of the errors are larger than the median; the interval must hold most of them. */
-        if (status == RK_OK && result.count >= 4)
-            made->kinds[kind].model_error = fmax(result.p90, 0.01);
-    }
     free(points);
-    if (status != RK_OK) {
+    if (made == NULL)
+        return status;
+    if ((status = state_model_errors(made, error)) != RK_OK) {
         rk_cost_table_free(made);
         return status;
     }

@@ -19,7 +19,8 @@ void rk_plan_free(struct rk_plan *plan) {
     free(plan);
 }
 
-/* ---- the config as it is kept ---------------------------------------------------------------------------------------- */
+/* ---- the config as it is kept
+ * ---------------------------------------------------------------------------------------- */
 
 static enum rk_status keep_config(const char *name, const char *config_text, struct rk_plan *plan,
                                   struct rk_error *error) {
@@ -39,7 +40,8 @@ static enum rk_status keep_config(const char *name, const char *config_text, str
     return RK_OK;
 }
 
-/* ---- predicted time and memory --------------------------------------------------------------------------------------- */
+/* ---- predicted time and memory
+ * --------------------------------------------------------------------------------------- */
 
 static enum rk_status lay_out(const struct rk_program *program, int32_t stage, struct rk_plan *plan,
                               struct rk_error *error) {
@@ -90,8 +92,8 @@ static enum rk_status take_simulation(const struct rk_simulation *simulation, st
     return RK_OK;
 }
 
-static enum rk_status predict(const struct rk_machine *machine, const struct rk_cost_source *costs, struct rk_plan *plan,
-                              struct rk_error *error) {
+static enum rk_status predict(const struct rk_machine *machine, const struct rk_cost_source *costs,
+                              struct rk_plan *plan, struct rk_error *error) {
     struct rk_program *programs[RK_STAGES_MAX] = {NULL};
     struct rk_simulation simulation = {0};
     int32_t stages = plan->candidate.pipeline;
@@ -111,10 +113,11 @@ static enum rk_status predict(const struct rk_machine *machine, const struct rk_
     return status;
 }
 
-/* ---- examples -------------------------------------------------------------------------------------------------------- */
+/* ---- examples
+ * -------------------------------------------------------------------------------------------------------- */
 
-/* How telling a refused candidate is as the example of its kind: near the chosen one in every variable; for offload, all of it
- * at the best known times, without recompute. Lower is better. */
+/* How telling a refused candidate is as the example of its kind: near the chosen one in every variable; for offload,
+ * all of it at the best known times, without recompute. Lower is better. */
 static double strangeness(const struct rk_plan *plan, const struct rk_judgement *judgement) {
     const struct rk_candidate *chosen = &plan->candidate, *other = &judgement->candidate;
     double far = 4 * fabs(log2((double)other->pipeline / chosen->pipeline)) +

@@ -1,7 +1,7 @@
-/* plan.json: the portable form of a plan and all that `run` needs. Versioned and canonical: reading and writing a plan gives
- * the same bytes. It holds the architecture (the config's text, so that nothing else need be found), the candidate, the
- * predicted time and memory by term and rank with origins, the machine it was made for, and the runners-up and refusals in
- * short. */
+/* plan.json: the portable form of a plan and all that `run` needs. Versioned and canonical: reading and writing a plan
+ * gives the same bytes. It holds the architecture (the config's text, so that nothing else need be found), the
+ * candidate, the predicted time and memory by term and rank with origins, the machine it was made for, and the
+ * runners-up and refusals in short. */
 #ifndef RK_MODEL_PLAN_H
 #define RK_MODEL_PLAN_H
 
@@ -35,9 +35,9 @@ struct rk_plan {
     struct rk_judgement *examples; size_t example_count; /* runners-up and the first refusal of each kind; owned */
 };
 
-/* Builds a plan from a judged candidate: lowers, lays out and simulates it. search may be NULL: no runners-up and refusals
- * then. The example of a refusal is the one nearest to the chosen candidate; of refused offload that of all activations at the
- * best known times. */
+/* Builds a plan from a judged candidate: lowers, lays out and simulates it. search may be NULL: no runners-up and
+ * refusals then. The example of a refusal is the one nearest to the chosen candidate; of refused offload that of all
+ * activations at the best known times. */
 enum rk_status rk_plan_make(const struct rk_architecture *architecture, const char *config_text,
                             const struct rk_candidate *candidate, const struct rk_machine *machine,
                             const struct rk_cost_source *costs, const struct rk_search_result *search,

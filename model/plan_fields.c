@@ -33,7 +33,8 @@ const struct rk_plan_names rk_plan_op_names = {op_name, RK_OP_KIND_COUNT};
 #define SECONDS_MAX 1e12
 #define COUNT_MAX RK_PLAN_WHOLE_MAX
 
-#define FIELD(structure, member, type, ...) {#member, offsetof(struct structure, member), RK_PLAN_##type, __VA_ARGS__}
+#define FIELD(structure, member, type, ...)                                                                            \
+    { #member, offsetof(struct structure, member), RK_PLAN_##type, __VA_ARGS__ }
 #define COUNT(array) (sizeof array / sizeof array[0])
 
 const struct rk_plan_field rk_plan_candidate_fields[] = {

@@ -1,5 +1,5 @@
-/* The members of a plan's objects, in the order in which they are written: one table for writing and reading each. Private to
- * model/plan*.c. */
+/* The members of a plan's objects, in the order in which they are written: one table for writing and reading each.
+ * Private to model/plan*.c. */
 #ifndef RK_MODEL_PLAN_FIELDS_H
 #define RK_MODEL_PLAN_FIELDS_H
 

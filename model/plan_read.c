@@ -119,9 +119,9 @@ static const cJSON *read_array(struct reader *reader, struct rk_json_object *obj
     *count = (size_t)cJSON_GetArraySize(array);
     if (*count >= least && *count <= most)
         return array;
-    reader->status = rk_fail(reader->error, RK_USAGE, "%s: %s%s%s has %zu entries; it must have %s%zu", reader->name,
-                             object->path, object->path[0] != '\0' ? "." : "", key, *count,
-                             least == most ? "" : "at most ", most);
+    reader->status =
+        rk_fail(reader->error, RK_USAGE, "%s: %s%s%s has %zu entries; it must have %s%zu", reader->name, object->path,
+                object->path[0] != '\0' ? "." : "", key, *count, least == most ? "" : "at most ", most);
     *count = 0;
     return NULL;
 }
@@ -150,7 +150,7 @@ static void read_candidate(struct reader *reader, struct rk_json_object *parent,
     struct rk_json_object object;
     if (!open_child(reader, parent, "candidate", &object))
         return;
-    double layers[RK_STAGES_MAX * RK_VIRTUAL_STAGES_MAX];
+    double layers[RK_STAGES_MAX * RK_VIRTUAL_STAGES_MAX] = {0};
     read_fields(reader, &object, rk_plan_candidate_fields, rk_plan_candidate_field_count, candidate);
     if (reader->status != RK_OK)
         return;
@@ -161,7 +161,8 @@ static void read_candidate(struct reader *reader, struct rk_json_object *parent,
     close_object(reader, &object);
 }
 
-/* ---- the parts of a plan --------------------------------------------------------------------------------------------- */
+/* ---- the parts of a plan
+ * --------------------------------------------------------------------------------------------- */
 
 static void read_head(struct reader *reader, struct rk_json_object *root, struct rk_plan *plan, char *model,
                       size_t model_size) {
@@ -172,9 +173,9 @@ static void read_head(struct reader *reader, struct rk_json_object *root, struct
                                  format, RK_PLAN_FORMAT);
     int64_t version = read_integer(reader, root, "version", 0, RK_PLAN_WHOLE_MAX);
     if (reader->status == RK_OK && version != RK_PLAN_VERSION)
-        reader->status = rk_fail(reader->error, RK_USAGE,
-                                 "%s: version is %lld; this program reads version %d: plan again", reader->name,
-                                 (long long)version, RK_PLAN_VERSION);
+        reader->status =
+            rk_fail(reader->error, RK_USAGE, "%s: version is %lld; this program reads version %d: plan again",
+                    reader->name, (long long)version, RK_PLAN_VERSION);
     read_string(reader, root, "model", model, model_size);
     read_string(reader, root, "machine", plan->machine, sizeof plan->machine);
     plan->calibration = read_integer(reader, root, "calibration", 0, RK_PLAN_WHOLE_MAX);
@@ -197,8 +198,7 @@ static void read_config(struct reader *reader, struct rk_json_object *root, cons
     if (reader->status == RK_OK && text.failed)
         reader->status = rk_fail(reader->error, RK_ERROR, "%s: out of memory", reader->name);
     if (reader->status == RK_OK)
-        reader->status =
-            rk_architecture_parse(model, text.data, text.length, &plan->architecture, NULL, reader->error);
+        reader->status = rk_architecture_parse(model, text.data, text.length, &plan->architecture, NULL, reader->error);
     if (reader->status != RK_OK) {
         rk_fail_context(reader->error, "%s: config", reader->name);
         rk_text_free(&text);
@@ -339,13 +339,15 @@ static void read_search(struct reader *reader, struct rk_json_object *root, stru
     close_object(reader, &object);
 }
 
-/* ---- what can be computed is compared -------------------------------------------------------------------------------- */
+/* ---- what can be computed is compared
+ * -------------------------------------------------------------------------------- */
 
 static void compare(struct reader *reader, int32_t stage, const char *what, int64_t written, int64_t needed) {
     if (reader->status == RK_OK && written != needed)
-        reader->status = rk_fail(reader->error, RK_USAGE,
-                                 "%s: stages[%d].%s is %lld, but this program's layout of the candidate has %lld: plan again",
-                                 reader->name, stage, what, (long long)written, (long long)needed);
+        reader->status =
+            rk_fail(reader->error, RK_USAGE,
+                    "%s: stages[%d].%s is %lld, but this program's layout of the candidate has %lld: plan again",
+                    reader->name, stage, what, (long long)written, (long long)needed);
 }
 
 static void check_stage(struct reader *reader, const struct rk_plan *plan, int32_t stage) {
@@ -384,10 +386,11 @@ static void check_plan(struct reader *reader, const struct rk_plan *plan) {
     double visits = 2.0 * (double)rk_candidate_micro_batches(candidate) *
                     ((double)plan->architecture.layers / candidate->pipeline + candidate->virtual_stages);
     if (visits > VISITS_MAX) {
-        reader->status = rk_fail(reader->error, RK_USAGE,
-                                 "%s: candidate: a step of %lld micro-batches visits %.3g blocks on a rank; at most %.3g "
-                                 "are planned: enlarge the micro-batch",
-                                 reader->name, (long long)rk_candidate_micro_batches(candidate), visits, VISITS_MAX);
+        reader->status =
+            rk_fail(reader->error, RK_USAGE,
+                    "%s: candidate: a step of %lld micro-batches visits %.3g blocks on a rank; at most %.3g "
+                    "are planned: enlarge the micro-batch",
+                    reader->name, (long long)rk_candidate_micro_batches(candidate), visits, VISITS_MAX);
         return;
     }
     for (int32_t s = 0; s < candidate->pipeline && reader->status == RK_OK; s++)

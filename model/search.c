@@ -82,7 +82,8 @@ static enum rk_status judge_all(struct rk_searching *searching, struct verdicts 
     return RK_OK;
 }
 
-/* ---- order --------------------------------------------------------------------------------------------------------- */
+/* ---- order ---------------------------------------------------------------------------------------------------------
+ */
 
 static double over(const struct rk_verdict *verdict) {
     return verdict->have > 0 ? verdict->need / verdict->have : 0;
@@ -123,8 +124,8 @@ static enum rk_status sort(struct rk_searching *searching, struct verdicts *verd
     return RK_OK;
 }
 
-/* Of the replayed candidates that are as fast as the best, the plainest comes first: without offload, then with the fewest
- * bytes. A difference below EQUALLY_FAST is far inside every interval. */
+/* Of the replayed candidates that are as fast as the best, the plainest comes first: without offload, then with the
+ * fewest bytes. A difference below EQUALLY_FAST is far inside every interval. */
 static void prefer_plain(struct verdicts *verdicts) {
     const struct rk_verdict *best = &verdicts->all[verdicts->order[0]];
     size_t chosen = 0;
@@ -180,7 +181,8 @@ static enum rk_status replay_best(struct rk_searching *searching, struct verdict
     return sort(searching, verdicts);
 }
 
-/* ---- remedies ------------------------------------------------------------------------------------------------------ */
+/* ---- remedies ------------------------------------------------------------------------------------------------------
+ */
 
 /* Values along one axis, nearest first, that make the candidate feasible with all else as it is; -1 when none does. */
 static int32_t nearest_feasible(const struct rk_search_space *space, const struct verdicts *verdicts,
@@ -276,7 +278,8 @@ static void find_remedy(struct rk_searching *searching, const struct verdicts *v
     }
 }
 
-/* ---- the result ---------------------------------------------------------------------------------------------------- */
+/* ---- the result ----------------------------------------------------------------------------------------------------
+ */
 
 static void judgement_of(struct rk_searching *searching, const struct verdicts *verdicts,
                          const struct rk_verdict *verdict, struct rk_judgement *judgement) {
@@ -319,9 +322,10 @@ static enum rk_status make_result(struct rk_searching *searching, const struct v
     return RK_OK;
 }
 
-/* How far a refused candidate is from running, to name the nearest: by kind in the order in which a user can help it. */
+/* How far a refused candidate is from running, to name the nearest: by kind in the order in which a user can help it.
+ */
 static const struct rk_judgement *nearest_refusal(const struct rk_search_result *result) {
-    static const enum rk_refusal order[] = {RK_REFUSAL_UNCALIBRATED, RK_REFUSAL_MEMORY, RK_REFUSAL_HOST_MEMORY,
+    static const enum rk_refusal order[] = {RK_REFUSAL_UNCALIBRATED, RK_REFUSAL_MEMORY,      RK_REFUSAL_HOST_MEMORY,
                                             RK_REFUSAL_OFFLOAD_D2H,  RK_REFUSAL_OFFLOAD_H2D, RK_REFUSAL_TOPOLOGY,
                                             RK_REFUSAL_DIVISIBILITY};
     for (size_t kind = 0; kind < sizeof order / sizeof order[0]; kind++)

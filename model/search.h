@@ -1,18 +1,18 @@
 /* The exhaustive search: every candidate of a space is judged; closed forms rank, the simulator replays the best.
  *
- * The space: PP over the divisors of the ranks, virtual stages 1, 2 and 4, EP-MP over the divisors of the ranks up to the number
- * of experts, micro-batches of 1, 2, 4, ... sequences, every recompute policy, offload of 0, 25, 50, 75 and 100 % and the
- * largest whole per cent that the host link carries. Layers are spread evenly (rk_candidate_even_chunks).
+ * The space: PP over the divisors of the ranks, virtual stages 1, 2 and 4, EP-MP over the divisors of the ranks up to
+ * the number of experts, micro-batches of 1, 2, 4, ... sequences, every recompute policy, offload of 0, 25, 50, 75 and
+ * 100 % and the largest whole per cent that the host link carries. Layers are spread evenly (rk_candidate_even_chunks).
  *
- * A candidate is judged in this order, and the first refusal stands: divisibility; topology (an EP-MP group must not span
- * hosts); memory; host memory; offload bandwidth to the host, then from it; price. Offload: the bytes that a block of the
- * stage's prevailing kind keeps (balanced load, no capacity padding: rk_moe_block_activation_bytes less what is recomputed)
- * times the offloaded share, over the time of the block's forward (backward), must not exceed the link's rate with all ranks
- * of the host copying. Bytes of memory are those of the step program's buffers: near the limit and for the replayed
- * candidates they come from the memory layout itself, elsewhere from a closed form that equals it.
+ * A candidate is judged in this order, and the first refusal stands: divisibility; topology (an EP-MP group must not
+ * span hosts); memory; host memory; offload bandwidth to the host, then from it; price. Offload: the bytes that a block
+ * of the stage's prevailing kind keeps (balanced load, no capacity padding: rk_moe_block_activation_bytes less what is
+ * recomputed) times the offloaded share, over the time of the block's forward (backward), must not exceed the link's
+ * rate with all ranks of the host copying. Bytes of memory are those of the step program's buffers: near the limit and
+ * for the replayed candidates they come from the memory layout itself, elsewhere from a closed form that equals it.
  *
- * Of the feasible ones the best by closed form are replayed, at least four and as many more as keep the replay short. Among
- * those within 0.1 % of the fastest the plainest comes first: no offload, then fewest bytes. */
+ * Of the feasible ones the best by closed form are replayed, at least four and as many more as keep the replay short.
+ * Among those within 0.1 % of the fastest the plainest comes first: no offload, then fewest bytes. */
 #ifndef RK_MODEL_SEARCH_H
 #define RK_MODEL_SEARCH_H
 
@@ -83,8 +83,8 @@ struct rk_search_result {
     double seconds_spent_per_candidate; /* 0: model/ has no clock; the caller fills it */
 };
 
-/* RK_INFEASIBLE when nothing fits: the result still holds every refusal, and the error names the nearest candidate, its need
- * and have, and what would make it fit. */
+/* RK_INFEASIBLE when nothing fits: the result still holds every refusal, and the error names the nearest candidate, its
+ * need and have, and what would make it fit. */
 enum rk_status rk_search(const struct rk_search_request *request, struct rk_search_result *result,
                          struct rk_error *error);
 void rk_search_result_free(struct rk_search_result *result);

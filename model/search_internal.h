@@ -1,14 +1,14 @@
 /* Between the files of the search: the space, what is worked out once and used by many candidates, and the judge.
  *
  * The closed form of a candidate is put together from three things, each made once and kept:
- *   - a stage class: the flat spaces and the time at the end of the step of a stage with given layers (real lowering of the
- *     split, short schedule), by (layers' kinds, first, last, D, EP-MP);
+ *   - a stage class: the flat spaces and the time at the end of the step of a stage with given layers (real lowering of
+ *     the split, short schedule), by (layers' kinds, first, last, D, EP-MP);
  *   - a template: bytes by scope and seconds by block of the step program of a small model with the same blocks, by
  *     (micro-batch, EP-MP, recompute, offload, first, last, kinds, virtual stages or not);
  *   - live slots of each virtual stage and stage, by (PP, virtual stages, micro-batches).
- * Bytes are exactly those of the memory layout as long as the shared region of a stage is the larger of its template's and
- * its class's; the tests compare, and finalists and candidates near the limit are laid out. Seconds rank, and the simulator
- * decides. Private to model/search*.c. */
+ * Bytes are exactly those of the memory layout as long as the shared region of a stage is the larger of its template's
+ * and its class's; the tests compare, and finalists and candidates near the limit are laid out. Seconds rank, and the
+ * simulator decides. Private to model/search*.c. */
 #ifndef RK_MODEL_SEARCH_INTERNAL_H
 #define RK_MODEL_SEARCH_INTERNAL_H
 
@@ -110,7 +110,7 @@ struct rk_searching {
 /* search_space.c */
 enum rk_status rk_search_space_make(const struct rk_search_request *request, struct rk_search_space *space,
                                     struct rk_error *error);
-/* The candidate at an index; offload -1 (the allowed fraction) is left at 0. False: the split has no layer for some chunk. */
+/* The candidate at an index; offload -1 (the allowed fraction) is left at 0. */
 void rk_search_candidate(struct rk_searching *searching, const struct rk_search_index *index,
                          struct rk_candidate *candidate);
 
@@ -148,8 +148,9 @@ enum rk_status rk_search_judge(struct rk_searching *searching, const struct rk_s
 /* The candidate of a verdict, with its real offload. */
 void rk_search_verdict_candidate(struct rk_searching *searching, const struct rk_verdict *verdict,
                                  struct rk_candidate *candidate);
-/* search_replay.c: exact bytes of the candidate's stages from their layouts; refuses the candidate when they do not fit. With
- * simulate, also the simulator's seconds, and *ops grows by the ops it played. */
-enum rk_status rk_search_replay(struct rk_searching *searching, bool simulate, struct rk_verdict *verdict, int64_t *ops);
+/* search_replay.c: exact bytes of the candidate's stages from their layouts; refuses the candidate when they do not
+ * fit. With simulate, also the simulator's seconds, and *ops grows by the ops it played. */
+enum rk_status rk_search_replay(struct rk_searching *searching, bool simulate, struct rk_verdict *verdict,
+                                int64_t *ops);
 
 #endif

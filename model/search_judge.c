@@ -31,12 +31,13 @@ static bool refused(const struct judging *judging) {
     return judging->verdict->refusal != RK_REFUSAL_NONE;
 }
 
-/* ---- divisibility and topology --------------------------------------------------------------------------------------- */
+/* ---- divisibility and topology
+ * --------------------------------------------------------------------------------------- */
 
 static void judge_divisibility(struct judging *judging) {
     const struct rk_search_request *request = judging->searching->request;
     const struct rk_architecture *architecture = request->architecture;
-    int64_t step = judging->tokens * judging->ranks;
+    int64_t step = judging->tokens * judging->ranks, micro_batches = request->global_batch_tokens / step;
     if (judging->ranks % judging->experts != 0)
         refuse(judging, RK_REFUSAL_DIVISIBILITY, judging->experts, (double)judging->ranks);
     else if (architecture->moe_layers > 0 && architecture->experts % judging->experts != 0)
@@ -50,8 +51,8 @@ static void judge_divisibility(struct judging *judging) {
                (double)architecture->layers);
     else if (judging->virtual_stages > 1 && judging->pipeline == 1)
         refuse(judging, RK_REFUSAL_DIVISIBILITY, 2, 1);
-    else if (judging->virtual_stages > 1 && request->global_batch_tokens / step % judging->pipeline != 0)
-        refuse(judging, RK_REFUSAL_DIVISIBILITY, judging->pipeline, (double)(request->global_batch_tokens / step));
+    else if (judging->virtual_stages > 1 && micro_batches % judging->pipeline != 0)
+        refuse(judging, RK_REFUSAL_DIVISIBILITY, judging->pipeline, (double)micro_batches);
 }
 
 /* An EP-MP group of ranks in a row must lie inside one host. */
@@ -64,13 +65,15 @@ static void judge_topology(struct judging *judging) {
         refuse(judging, RK_REFUSAL_TOPOLOGY, judging->experts, (double)devices);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int64_t ring_instances(int32_t layers, int32_t ring_size) {
     return layers < ring_size ? layers : ring_size;
 }
 
-/* Bytes of kept values with slots of each virtual stage's own, or with one pool of slots for all (rk_program.slot_pool). */
+/* Bytes of kept values with slots of each virtual stage's own, or with one pool of slots for all
+ * (rk_program.slot_pool). */
 static int64_t slot_bytes(const struct judging *judging, const struct rk_scope_bytes *bytes,
                           const struct rk_split_stage *stage, const int32_t *slots, bool pooled) {
     int64_t sum = 0, most[RK_LAYER_KIND_SETS] = {0};
@@ -94,10 +97,10 @@ static int64_t slot_bytes(const struct judging *judging, const struct rk_scope_b
 /* The lowering takes the smaller of the two, host memory included. */
 static bool is_pooled(const struct judging *judging, const struct rk_search_template *part,
                       const struct rk_split_stage *stage, const int32_t *slots) {
-    int64_t pooled = slot_bytes(judging, &part->device, stage, slots, true) +
-                     slot_bytes(judging, &part->host, stage, slots, true);
-    int64_t own = slot_bytes(judging, &part->device, stage, slots, false) +
-                  slot_bytes(judging, &part->host, stage, slots, false);
+    int64_t pooled =
+        slot_bytes(judging, &part->device, stage, slots, true) + slot_bytes(judging, &part->host, stage, slots, true);
+    int64_t own =
+        slot_bytes(judging, &part->device, stage, slots, false) + slot_bytes(judging, &part->host, stage, slots, false);
     return pooled < own;
 }
 
@@ -128,8 +131,8 @@ static enum rk_status judge_memory(struct judging *judging) {
         int32_t ring = part->layer_ring_size;
         int64_t persistent = class->flat_bytes + scope_bytes(judging, &part->device, ring, stage);
         int64_t all = persistent + shared + slot_bytes(judging, &part->device, stage, slots, pooled);
-        int64_t host = scope_bytes(judging, &part->host, ring, stage) +
-                       slot_bytes(judging, &part->host, stage, slots, pooled);
+        int64_t host =
+            scope_bytes(judging, &part->host, ring, stage) + slot_bytes(judging, &part->host, stage, slots, pooled);
         if (all > verdict->bytes[1]) {
             verdict->bytes[0] = persistent;
             verdict->bytes[1] = all;
@@ -150,7 +153,8 @@ static enum rk_status judge_memory(struct judging *judging) {
     return RK_OK;
 }
 
-/* ---- sums of seconds --------------------------------------------------------------------------------------------------- */
+/* ---- sums of seconds
+ * --------------------------------------------------------------------------------------------------- */
 
 static void add(struct rk_search_seconds *sum, const struct rk_search_seconds *part, double times) {
     sum->total += times * part->total;
@@ -173,7 +177,8 @@ static enum rk_origin worst_origin(const struct rk_search_seconds *sum) {
     return RK_ORIGIN_MEASURED;
 }
 
-/* ---- offload --------------------------------------------------------------------------------------------------------- */
+/* ---- offload
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Bytes that a block keeps without offload, balanced and without capacity padding, under the policy. */
 static double kept_bytes(const struct judging *judging, int kind) {
@@ -198,8 +203,10 @@ static double kept_bytes(const struct judging *judging, int kind) {
     return whole;
 }
 
-/* What the offloaded share of a block's bytes demands of the link, and how much of them fits. share: of the kept bytes. */
-static void judge_block_offload(struct judging *judging, const struct rk_search_template *part, int kind, double share) {
+/* What the offloaded share of a block's bytes demands of the link, and how much of them fits. share: of the kept bytes.
+ */
+static void judge_block_offload(struct judging *judging, const struct rk_search_template *part, int kind,
+                                double share) {
     const struct rk_machine *machine = judging->searching->request->machine;
     struct rk_verdict *verdict = judging->verdict;
     struct rk_offload_demand demand = {.activation_bytes = kept_bytes(judging, kind),
@@ -234,9 +241,8 @@ static int prevailing_kind(const struct judging *judging, const struct rk_split_
     double dense = stage->layer_count[RK_BLOCK_DENSE] > 0
                        ? stage->layer_count[RK_BLOCK_DENSE] * kept_bytes(judging, RK_BLOCK_DENSE)
                        : 0;
-    double routed = stage->layer_count[RK_BLOCK_MOE] > 0
-                        ? stage->layer_count[RK_BLOCK_MOE] * kept_bytes(judging, RK_BLOCK_MOE)
-                        : 0;
+    double routed =
+        stage->layer_count[RK_BLOCK_MOE] > 0 ? stage->layer_count[RK_BLOCK_MOE] * kept_bytes(judging, RK_BLOCK_MOE) : 0;
     return routed >= dense ? RK_BLOCK_MOE : RK_BLOCK_DENSE;
 }
 
@@ -261,7 +267,8 @@ static enum rk_status judge_offload(struct judging *judging, int32_t percent, do
     return RK_OK;
 }
 
-/* The largest whole per cent that the link carries. A fixed percentage of that size makes it no candidate of its own. */
+/* The largest whole per cent that the link carries. A fixed percentage of that size makes it no candidate of its own.
+ */
 static enum rk_status choose_allowed(struct judging *judging) {
     struct rk_verdict *verdict = judging->verdict;
     enum rk_status status = judge_offload(judging, 0, -1);
@@ -287,7 +294,8 @@ static enum rk_status compare_offload(struct judging *judging) {
         const struct rk_search_template *before =
             rk_search_template(judging->searching, judging->index, space->offload[place - 1], stage);
         const struct rk_search_template *here =
-            before != NULL ? rk_search_template(judging->searching, judging->index, space->offload[place], stage) : NULL;
+            before != NULL ? rk_search_template(judging->searching, judging->index, space->offload[place], stage)
+                           : NULL;
         if (here == NULL)
             return RK_ERROR;
         for (int kind = 0; kind < 2; kind++)
@@ -298,7 +306,8 @@ static enum rk_status compare_offload(struct judging *judging) {
     return RK_OK;
 }
 
-/* ---- seconds --------------------------------------------------------------------------------------------------------- */
+/* ---- seconds
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Copies run beside a block's ops, or after them where streams take turns. */
 static double with_copies(const struct judging *judging, double block, double copies) {
@@ -331,8 +340,8 @@ static enum rk_status stage_seconds(struct judging *judging, int32_t s, struct s
     add(step, &part->extra_backward, times * micro_batches);
     for (int kind = 0; kind < 2; kind++) {
         double layers = stage->layer_count[kind];
-        seconds->forward += layers * (part->forward[kind].total +
-                                      with_copies(judging, part->forward[kind].total, part->to_host[kind]));
+        seconds->forward +=
+            layers * (part->forward[kind].total + with_copies(judging, part->forward[kind].total, part->to_host[kind]));
         seconds->backward += layers * (part->backward[kind].total +
                                        with_copies(judging, part->backward[kind].total, part->to_device[kind]));
         add(step, &part->forward[kind], layers * micro_batches);
@@ -345,9 +354,9 @@ static enum rk_status stage_seconds(struct judging *judging, int32_t s, struct s
     return RK_OK;
 }
 
-/* The slowest way through the pipeline that stays on one stage: the micro-batches of the stage, behind the forward and before
- * the backward of the stages in front of it (divided by the virtual stages). Exact for even stages. Reductions hide behind
- * the last backward where streams overlap. */
+/* The slowest way through the pipeline that stays on one stage: the micro-batches of the stage, behind the forward and
+ * before the backward of the stages in front of it (divided by the virtual stages). Exact for even stages. Reductions
+ * hide behind the last backward where streams overlap. */
 static enum rk_status judge_seconds(struct judging *judging) {
     const struct rk_machine *machine = judging->searching->request->machine;
     double ahead = 0, slowest = 0, work = 0, all_end = 0;
@@ -385,11 +394,11 @@ static enum rk_status judge_seconds(struct judging *judging) {
     return RK_OK;
 }
 
-/* ---- the judge ------------------------------------------------------------------------------------------------------- */
+/* ---- the judge
+ * ------------------------------------------------------------------------------------------------------- */
 
 static enum rk_status prepare(struct judging *judging) {
-    judging->micro_batches =
-        judging->searching->request->global_batch_tokens / (judging->tokens * judging->ranks);
+    judging->micro_batches = judging->searching->request->global_batch_tokens / (judging->tokens * judging->ranks);
     judging->split = rk_search_split(judging->searching, judging->index);
     judging->classes = judging->split != NULL ? rk_search_classes(judging->searching, judging->index) : NULL;
     judging->slots = judging->classes != NULL ? rk_search_slots(judging->searching, judging->index) : NULL;

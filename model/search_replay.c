@@ -21,8 +21,8 @@ static enum rk_status lower_stages(struct rk_searching *searching, const struct 
     enum rk_status status = RK_OK;
     replayed->stages = candidate->pipeline;
     for (int32_t s = 0; status == RK_OK && s < candidate->pipeline; s++)
-        status = rk_program_lower(searching->request->architecture, candidate, s, &replayed->programs[s],
-                                  searching->error);
+        status =
+            rk_program_lower(searching->request->architecture, candidate, s, &replayed->programs[s], searching->error);
     return status;
 }
 
@@ -76,9 +76,9 @@ static int64_t count_ops(const struct replayed *replayed) {
 static enum rk_status simulate(struct rk_searching *searching, const struct replayed *replayed,
                                struct rk_verdict *verdict, int64_t *ops) {
     struct rk_simulation simulation;
-    enum rk_status status = rk_simulate((const struct rk_program *const *)replayed->programs,
-                                        searching->request->machine, &searching->costs, false, &simulation,
-                                        searching->error);
+    enum rk_status status =
+        rk_simulate((const struct rk_program *const *)replayed->programs, searching->request->machine,
+                    &searching->costs, false, &simulation, searching->error);
     if (status != RK_OK)
         return status;
     verdict->seconds = simulation.step_seconds;

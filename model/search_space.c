@@ -16,7 +16,8 @@ static enum rk_status check_request(const struct rk_search_request *request, str
                        (long long)batch, (long long)request->sequence,
                        (long long)(batch < request->sequence ? request->sequence : batch - batch % request->sequence));
     if (request->pipeline > 0 && request->world % request->pipeline != 0)
-        return rk_fail(error, RK_USAGE, "PP %d does not divide %lld ranks", request->pipeline, (long long)request->world);
+        return rk_fail(error, RK_USAGE, "PP %d does not divide %lld ranks", request->pipeline,
+                       (long long)request->world);
     if (request->micro_batch_tokens > 0 && request->micro_batch_tokens % request->sequence != 0)
         return rk_fail(error, RK_USAGE, "micro-batch: %lld tokens are not whole sequences of %lld",
                        (long long)request->micro_batch_tokens, (long long)request->sequence);
@@ -65,8 +66,8 @@ enum rk_status rk_search_space_make(const struct rk_search_request *request, str
     const struct rk_architecture *architecture = request->architecture;
     struct rk_search_space made = {0};
     int64_t stages = architecture->layers < RK_STAGES_MAX ? architecture->layers : RK_STAGES_MAX;
-    made.pipeline_count = request->pipeline > 0 ? one(request->pipeline, made.pipeline)
-                                                : divisors(request->world, stages, made.pipeline);
+    made.pipeline_count =
+        request->pipeline > 0 ? one(request->pipeline, made.pipeline) : divisors(request->world, stages, made.pipeline);
     int64_t experts = architecture->moe_layers > 0 ? architecture->experts : 1;
     made.expert_count = request->expert_parallel > 0 ? one(request->expert_parallel, made.expert_parallel)
                                                      : divisors(request->world, experts, made.expert_parallel);

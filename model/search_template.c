@@ -14,7 +14,8 @@ static enum rk_status no_memory(struct rk_searching *searching) {
     return rk_fail(searching->error, RK_ERROR, "out of memory while searching");
 }
 
-/* ---- splits -------------------------------------------------------------------------------------------------------- */
+/* ---- splits --------------------------------------------------------------------------------------------------------
+ */
 
 static size_t split_number(const struct rk_searching *searching, const struct rk_search_index *index) {
     return (size_t)(index->pipeline * searching->space.virtual_count + index->virtual_stages);
@@ -56,10 +57,11 @@ const struct rk_split *rk_search_split(struct rk_searching *searching, const str
     return split;
 }
 
-/* ---- prices of a program's ops ------------------------------------------------------------------------------------- */
+/* ---- prices of a program's ops -------------------------------------------------------------------------------------
+ */
 
 struct priced_ops {
-    double *seconds;         /* copies to and from the host: 0 */
+    double *seconds; /* copies to and from the host: 0 */
     double *copy_seconds;
     struct rk_cost *costs;
 };
@@ -70,6 +72,22 @@ static void free_prices(struct priced_ops *priced) {
     free(priced->costs);
 }
 
+static enum rk_status price_op(struct rk_searching *searching, const struct rk_program *program, const struct rk_op *op,
+                               int64_t routed_rows, struct rk_cost *cost, char *missing, size_t missing_size) {
+    struct rk_cost_place place;
+    struct rk_error refused = {0};
+    rk_cost_place_of(program, searching->request->machine, op, routed_rows, INT32_MAX / 2, &place);
+    enum rk_status status = searching->costs.price(searching->costs.context, &op->shape, &place, cost, &refused);
+    if (status == RK_UNCALIBRATED) {
+        if (missing[0] == '\0')
+            snprintf(missing, missing_size, "%.*s", (int)missing_size - 1, refused.text);
+        return RK_OK;
+    }
+    if (status != RK_OK)
+        *searching->error = refused;
+    return status;
+}
+
 /* Prices the ops of all visited segments. RK_UNCALIBRATED is not a failure here: *missing then holds its text. */
 static enum rk_status price_ops(struct rk_searching *searching, const struct rk_program *program,
                                 struct priced_ops *priced, char *missing, size_t missing_size) {
@@ -78,26 +96,20 @@ static enum rk_status price_ops(struct rk_searching *searching, const struct rk_
     priced->copy_seconds = calloc(count, sizeof *priced->copy_seconds);
     priced->costs = calloc(count, sizeof *priced->costs);
     bool *visited = calloc(program->segment_count + 1, sizeof *visited);
-    enum rk_status status = RK_OK;
-    if (!priced->seconds || !priced->copy_seconds || !priced->costs || !visited)
-        status = no_memory(searching);
-    for (size_t v = 0; status == RK_OK && v < program->visit_count; v++)
+    if (!priced->seconds || !priced->copy_seconds || !priced->costs || !visited) {
+        free(visited);
+        return no_memory(searching);
+    }
+    for (size_t v = 0; v < program->visit_count; v++)
         visited[program->schedule[v].segment] = true;
+    enum rk_status status = RK_OK;
     int64_t routed_rows = rk_cost_routed_rows(program);
     for (size_t s = 0; status == RK_OK && s < program->segment_count; s++) {
         const struct rk_segment *segment = &program->segments[s];
-        for (size_t i = segment->first_op; visited[s] && status == RK_OK && i < segment->first_op + segment->op_count; i++) {
-            struct rk_cost_place place;
-            struct rk_error refused = {0};
-            rk_cost_place_of(program, searching->request->machine, &program->ops[i], routed_rows, INT32_MAX / 2, &place);
-            status = searching->costs.price(searching->costs.context, &program->ops[i].shape, &place,
-                                            &priced->costs[i], &refused);
-            if (status == RK_UNCALIBRATED && missing[0] == '\0')
-                snprintf(missing, missing_size, "%.*s", (int)missing_size - 1, refused.text);
-            else if (status != RK_OK && searching->error != NULL)
-                *searching->error = refused;
-            if (status == RK_UNCALIBRATED)
-                status = RK_OK;
+        size_t end = segment->first_op + segment->op_count;
+        for (size_t i = segment->first_op; visited[s] && status == RK_OK && i < end; i++) {
+            status =
+                price_op(searching, program, &program->ops[i], routed_rows, &priced->costs[i], missing, missing_size);
             bool copy = rk_op_executor(program->ops[i].shape.kind) == RK_BY_COPY;
             (copy ? priced->copy_seconds : priced->seconds)[i] = priced->costs[i].seconds;
         }
@@ -126,7 +138,8 @@ static void add_segment(const struct rk_searching *searching, const struct rk_pr
     }
 }
 
-/* ---- stage classes ------------------------------------------------------------------------------------------------- */
+/* ---- stage classes -------------------------------------------------------------------------------------------------
+ */
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
@@ -223,9 +236,11 @@ const struct rk_stage_class *rk_search_classes(struct rk_searching *searching, c
     return classes;
 }
 
-/* ---- templates ----------------------------------------------------------------------------------------------------- */
+/* ---- templates -----------------------------------------------------------------------------------------------------
+ */
 
-/* A model with the same blocks and a few layers: TEMPLATE_LAYERS of each kind on every chunk of the stage, one on others. */
+/* A model with the same blocks and a few layers: TEMPLATE_LAYERS of each kind on every chunk of the stage, one on
+ * others. */
 static int32_t template_model(const struct rk_searching *searching, const struct rk_split_stage *stage,
                               bool virtual_stages, struct rk_architecture *architecture,
                               struct rk_candidate *candidate) {
@@ -331,15 +346,16 @@ static enum rk_status price_template(struct rk_searching *searching, const struc
     return status;
 }
 
-static enum rk_status fill_template(struct rk_searching *searching, const struct rk_search_index *index, int32_t percent,
-                                    const struct rk_split_stage *stage, struct rk_search_template *made) {
+static enum rk_status fill_template(struct rk_searching *searching, const struct rk_search_index *index,
+                                    int32_t percent, const struct rk_split_stage *stage,
+                                    struct rk_search_template *made) {
     struct rk_architecture *architecture = malloc(sizeof *architecture);
     if (architecture == NULL)
         return no_memory(searching);
     struct rk_candidate candidate;
     rk_search_candidate(searching, index, &candidate);
-    int32_t own = template_model(searching, stage, candidate.virtual_stages > 1 && stage->role != 0, architecture,
-                                 &candidate);
+    int32_t own =
+        template_model(searching, stage, candidate.virtual_stages > 1 && stage->role != 0, architecture, &candidate);
     candidate.data_parallel = candidate.expert_parallel;
     candidate.offload_percent = percent;
     candidate.global_batch_tokens = candidate.micro_batch_tokens * candidate.data_parallel *
@@ -401,7 +417,8 @@ const struct rk_search_template *rk_search_template(struct rk_searching *searchi
     return made;
 }
 
-/* ---- live slots ---------------------------------------------------------------------------------------------------- */
+/* ---- live slots ----------------------------------------------------------------------------------------------------
+ */
 
 static enum rk_status count_slots(struct rk_searching *searching, int32_t pipeline, int32_t virtual_stages,
                                   int64_t micro_batches, int32_t *slots) {
@@ -456,7 +473,8 @@ const int32_t *rk_search_slots(struct rk_searching *searching, const struct rk_s
     return slots;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------- */
+/* ---- opening and closing -------------------------------------------------------------------------------------------
+ */
 
 static size_t split_count(const struct rk_search_space *space) {
     return (size_t)space->pipeline_count * (size_t)space->virtual_count;

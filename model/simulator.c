@@ -63,10 +63,8 @@ static void sum_kinds(const struct rk_played *played, int32_t index, struct rk_s
             enum rk_op_kind kind = program->ops[i].shape.kind;
             const struct rk_cost *cost = &stage->costs[i];
             struct rk_cost *sum = &simulation->kind_origin[kind];
-            if (simulation->kind_count[kind] == 0 || cost->origin > sum->origin) {
-                sum->origin = cost->origin;
-                memcpy(sum->source, cost->source, sizeof sum->source);
-            }
+            if (simulation->kind_count[kind] == 0 || cost->origin > sum->origin)
+                *sum = *cost;
             simulation->kind_count[kind] += visits;
             simulation->kind_seconds[kind] += stage->busy[i];
             doubt[kind] += stage->busy[i] * cost->relative_uncertainty;
@@ -150,12 +148,11 @@ enum rk_status rk_simulate(const struct rk_program *const *programs, const struc
     struct rk_simulation made = {.stage_count = played.stage_count};
     played.want_timeline = want_timeline;
     made.stages = calloc((size_t)played.stage_count, sizeof *made.stages);
-    if (made.stages == NULL)
-        status = rk_fail(error, RK_ERROR, "out of memory for the accounts of %d stages", played.stage_count);
-    else if (machine->shared_devices)
-        status = rk_simulator_share(&played, error);
-    else
-        status = rk_simulator_replay(&played, error);
+    if (made.stages == NULL) {
+        rk_played_free(&played);
+        return rk_fail(error, RK_ERROR, "out of memory for the accounts of %d stages", made.stage_count);
+    }
+    status = machine->shared_devices ? rk_simulator_share(&played, error) : rk_simulator_replay(&played, error);
     if (status != RK_OK) {
         free(made.stages);
         rk_played_free(&played);

@@ -1,12 +1,13 @@
-/* The event simulator: plays the step programs of all stages on the streams of every stage's rank and the machine's devices.
+/* The event simulator: plays the step programs of all stages on the streams of every stage's rank and the machine's
+ * devices.
  *
- * Replicas of a stage are played once (with the hottest rank's costs), so P ranks are played, not G. An op starts when it is
- * first in its stream, its waits are over, the host has submitted it (launch times add up in program order) and, for
- * transports, its peers stand at the same op:
+ * Replicas of a stage are played once (with the hottest rank's costs), so P ranks are played, not G. An op starts when
+ * it is first in its stream, its waits are over, the host has submitted it (launch times add up in program order) and,
+ * for transports, its peers stand at the same op:
  *   - ops inside a stage's groups (EP-MP, EP-DP, data) find their peers there, because replicas play alike;
- *   - the k-th SEND of a stage in a direction meets the k-th RECEIVE of that neighbour. On GPUs both hold their streams from
- *     the later arrival on, for the longer of the two prices. The CPU back end buffers: a SEND copies at once and never
- *     waits; its RECEIVE starts when the copy is complete;
+ *   - the k-th SEND of a stage in a direction meets the k-th RECEIVE of that neighbour. On GPUs both hold their streams
+ *     from the later arrival on, for the longer of the two prices. The CPU back end buffers: a SEND copies at once and
+ *     never waits; its RECEIVE starts when the copy is complete;
  *   - the k-th WORLD (EMBEDDING) op of all stages (the first and the last) starts at the last arrival.
  * With machine.serial_streams a rank has one lane on which its ops follow one another in program order. With
  * machine.shared_devices too, all D · P ranks count: when more are busy than there are devices, each proceeds at
@@ -56,8 +57,8 @@ struct rk_simulation {
     size_t timeline_count;
 };
 
-/* programs[stage], pipeline of them. A program that would wait for ever (a cycle between streams or stages) is RK_ERROR and
- * names the op, the stage and what it waits for. */
+/* programs[stage], pipeline of them. A program that would wait for ever (a cycle between streams or stages) is RK_ERROR
+ * and names the op, the stage and what it waits for. */
 enum rk_status rk_simulate(const struct rk_program *const *programs, const struct rk_machine *machine,
                            const struct rk_cost_source *costs, bool want_timeline, struct rk_simulation *simulation,
                            struct rk_error *error);

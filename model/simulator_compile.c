@@ -45,7 +45,8 @@ static void meeting_of(const struct rk_played *played, int32_t stage, const stru
 static enum rk_status check_cost(const struct rk_op *op, const struct rk_cost *cost, struct rk_error *error) {
     if (isfinite(cost->seconds) && cost->seconds >= 0 && isfinite(cost->relative_uncertainty))
         return RK_OK;
-    return rk_fail(error, RK_ERROR, "cost source: the price of %s is %g s (%s); a price must be finite and not negative",
+    return rk_fail(error, RK_ERROR,
+                   "cost source: the price of %s is %g s (%s); a price must be finite and not negative",
                    rk_op_name(op->shape.kind), cost->seconds, cost->source);
 }
 
@@ -172,16 +173,15 @@ static enum rk_status add_transfer(struct transfers *transfers, int64_t bytes, s
 
 /* Goes through the transfers of one side of a stage in program order: sends are written down by channel, receives are
  * compared with what was sent. */
-static enum rk_status walk_transfers(const struct rk_played *played, int32_t index, enum rk_meeting_kind side,
-                                     struct transfers *channels, size_t *received, struct rk_error *error) {
-    const struct rk_played_stage *stage = &played->stages[index];
-    const struct rk_program *program = stage->program;
+static enum rk_status walk_transfers(const struct rk_program *program, const struct rk_played_op *ops,
+                                     enum rk_meeting_kind side, struct transfers *channels, size_t *received,
+                                     struct rk_error *error) {
     for (size_t v = 0; v < program->visit_count; v++) {
         const struct rk_segment *segment = &program->segments[program->schedule[v].segment];
         for (size_t i = segment->first_op; i < segment->first_op + segment->op_count; i++) {
-            if (stage->ops[i].meeting != side)
+            if (ops[i].meeting != side) /* NOLINT(clang-analyzer-core.NullDereference): all stages are compiled */
                 continue;
-            int32_t channel = stage->ops[i].channel;
+            int32_t channel = ops[i].channel;
             int64_t bytes = program->ops[i].shape.dim[0];
             struct transfers *sent = &channels[channel];
             if (side == RK_MEETING_SEND) {
@@ -192,31 +192,37 @@ static enum rk_status walk_transfers(const struct rk_played *played, int32_t ind
             }
             size_t at = received[channel]++;
             if (at < sent->count && sent->bytes[at] != bytes)
-                return rk_fail(error, RK_ERROR,
-                               "step programs: transfer %zu from stage %d to stage %d: %lld bytes are sent, %lld received",
-                               at, channel / 2, index, (long long)sent->bytes[at], (long long)bytes);
+                return rk_fail(
+                    error, RK_ERROR,
+                    "step programs: transfer %zu from stage %d to stage %d: %lld bytes are sent, %lld received", at,
+                    channel / 2, program->stage, (long long)sent->bytes[at], (long long)bytes);
         }
     }
     return RK_OK;
 }
 
 /* The k-th send meets the k-th receive: there must be as many, of the same sizes. */
-static enum rk_status check_transfers(const struct rk_played *played, struct rk_error *error) {
+static enum rk_status check_transfers(const struct rk_played *played, const struct rk_program *const *programs,
+                                      struct rk_error *error) {
     int32_t stages = played->stage_count, channels = 2 * stages;
     struct transfers *sent = calloc((size_t)channels, sizeof *sent);
     size_t *received = calloc((size_t)channels, sizeof *received);
+    if (sent == NULL || received == NULL) {
+        free(sent);
+        free(received);
+        return rk_fail(error, RK_ERROR, "out of memory for %d channels", channels);
+    }
     enum rk_status status = RK_OK;
-    if (sent == NULL || received == NULL)
-        status = rk_fail(error, RK_ERROR, "out of memory for %d channels", channels);
     for (int32_t i = 0; status == RK_OK && i < stages; i++)
-        status = walk_transfers(played, i, RK_MEETING_SEND, sent, received, error);
+        status = walk_transfers(programs[i], played->stages[i].ops, RK_MEETING_SEND, sent, received, error);
     for (int32_t i = 0; status == RK_OK && i < stages; i++)
-        status = walk_transfers(played, i, RK_MEETING_RECEIVE, sent, received, error);
+        status = walk_transfers(programs[i], played->stages[i].ops, RK_MEETING_RECEIVE, sent, received, error);
     for (int32_t i = 0; status == RK_OK && i < channels; i++)
         if (sent[i].count != received[i])
-            status = rk_fail(error, RK_ERROR, "step programs: stage %d sends %zu times to stage %d, which receives %zu times",
-                             i / 2, sent[i].count, (i / 2 + (i % 2 == 0 ? 1 : stages - 1)) % stages, received[i]);
-    for (int32_t i = 0; sent != NULL && i < channels; i++)
+            status = rk_fail(error, RK_ERROR,
+                             "step programs: stage %d sends %zu times to stage %d, which receives %zu times", i / 2,
+                             sent[i].count, (i / 2 + (i % 2 == 0 ? 1 : stages - 1)) % stages, received[i]);
+    for (int32_t i = 0; i < channels; i++)
         free(sent[i].bytes);
     free(sent);
     free(received);
@@ -226,6 +232,8 @@ static enum rk_status check_transfers(const struct rk_played *played, struct rk_
 enum rk_status rk_played_make(const struct rk_program *const *programs, const struct rk_machine *machine,
                               const struct rk_cost_source *costs, struct rk_played *played, struct rk_error *error) {
     int32_t stages = programs[0]->candidate.pipeline;
+    if (stages < 1)
+        return rk_fail(error, RK_USAGE, "step program of %d stages", stages);
     *played = (struct rk_played){
         .machine = machine,
         .stage_count = stages,
@@ -241,15 +249,17 @@ enum rk_status rk_played_make(const struct rk_program *const *programs, const st
         return status;
     struct rk_cost_source cached = rk_cost_cache_source(cache);
     played->stages = calloc((size_t)stages, sizeof *played->stages);
-    if (played->stages == NULL)
-        status = rk_fail(error, RK_ERROR, "out of memory for %d stages", stages);
+    if (played->stages == NULL) {
+        rk_cost_cache_free(cache);
+        return rk_fail(error, RK_ERROR, "out of memory for %d stages", stages);
+    }
     for (int32_t stage = 0; status == RK_OK && stage < stages; stage++) {
         played->stages[stage].program = programs[stage];
         status = compile_stage(played, stage, &cached, error);
     }
     rk_cost_cache_free(cache);
     if (status == RK_OK)
-        status = check_transfers(played, error);
+        status = check_transfers(played, programs, error);
     if (status != RK_OK)
         rk_played_free(played);
     return status;
@@ -287,8 +297,8 @@ void rk_played_describe(const struct rk_played *played, int32_t stage, size_t vi
              rk_stream_name(program->ops[op].stream));
 }
 
-void rk_played_describe_peers(const struct rk_played *played, int32_t stage, const struct rk_played_op *op, char *buffer,
-                              size_t size) {
+void rk_played_describe_peers(const struct rk_played *played, int32_t stage, const struct rk_played_op *op,
+                              char *buffer, size_t size) {
     int32_t stages = played->stage_count;
     int32_t sender = op->channel / 2;
     bool forward = op->channel % 2 == 0;

@@ -80,17 +80,17 @@ int32_t rk_played_channel_size(const struct rk_played *played, int32_t channel);
 void rk_played_describe(const struct rk_played *played, int32_t stage, size_t visit, size_t op, char *buffer,
                         size_t size);
 /* Whom an op that stands in its channel waits for: "stage 1's send", "stages 0, 3". arrived: how many are there. */
-void rk_played_describe_peers(const struct rk_played *played, int32_t stage, const struct rk_played_op *op, char *buffer,
-                              size_t size);
+void rk_played_describe_peers(const struct rk_played *played, int32_t stage, const struct rk_played_op *op,
+                              char *buffer, size_t size);
 
 enum rk_status rk_played_record(struct rk_played *played, int32_t stage, size_t op, size_t visit, double start,
                                 double end, struct rk_error *error);
 
 /* The two players fill busy, account and end of every stage and the timeline.
  *
- * Replay: devices are not shared, so an op's end follows from what came before it; ops are resolved as soon as that is known,
- * in any order, in one pass over the programs. Sharing: time runs forward from one completion to the next, because who is
- * busy decides how fast the others are; needs serial streams. */
+ * Replay: devices are not shared, so an op's end follows from what came before it; ops are resolved as soon as that is
+ * known, in any order, in one pass over the programs. Sharing: time runs forward from one completion to the next,
+ * because who is busy decides how fast the others are; needs serial streams. */
 enum rk_status rk_simulator_replay(struct rk_played *played, struct rk_error *error);
 enum rk_status rk_simulator_share(struct rk_played *played, struct rk_error *error);
 

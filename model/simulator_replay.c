@@ -1,10 +1,10 @@
 /* The player for machines whose devices are not shared.
  *
- * Each stage reads its program in order, as a host submits it. An op whose predecessors have known ends is resolved on the
- * spot; that is the fast path, with no memory taken. An op that must wait for another stage stands as a node in its lane's
- * queue, and later ops of other lanes go on. A stage stops reading when the next op's lane is held up, and is taken up again
- * when a peer arrives. When no stage can go on that way, reading ahead past held-up lanes is allowed, further each time; when
- * everything is read and nothing moves, the program would wait for ever. */
+ * Each stage reads its program in order, as a host submits it. An op whose predecessors have known ends is resolved on
+ * the spot; that is the fast path, with no memory taken. An op that must wait for another stage stands as a node in its
+ * lane's queue, and later ops of other lanes go on. A stage stops reading when the next op's lane is held up, and is
+ * taken up again when a peer arrives. When no stage can go on that way, reading ahead past held-up lanes is allowed,
+ * further each time; when everything is read and nothing moves, the program would wait for ever. */
 #include "model/simulator_internal.h"
 
 #include <stdio.h>
@@ -13,12 +13,13 @@
 
 enum { NO_NODE = -1 };
 
-/* What those who come later must know of an op: when it ended, and what the time before that went to. The latest meeting with
- * another stage that led to it, directly or through the ops before it, had the lane wait for the peer over
- * [wait_from, wait_until) and then move data until moved_until: that tells waiting for a stage from whatever stood between. */
+/* What those who come later must know of an op: when it ended, and what the time before that went to. The latest
+ * meeting with another stage that led to it, directly or through the ops before it, had the lane wait for the peer over
+ * [wait_from, wait_until) and then move data until moved_until: that tells waiting for a stage from whatever stood
+ * between. */
 struct past {
-    double ready;   /* its lane, its waits and the host let it start */
-    double start;   /* its peers had arrived too */
+    double ready; /* its lane, its waits and the host let it start */
+    double start; /* its peers had arrived too */
     double finish;
     double wait_from, wait_until, moved_until;
     uint8_t account, moved_account;
@@ -26,33 +27,33 @@ struct past {
 
 struct event_state {
     struct past past;
-    int32_t node;   /* the unresolved op that records it, or NO_NODE */
+    int32_t node; /* the unresolved op that records it, or NO_NODE */
 };
 
 struct node {
-    struct past latest;      /* of the waits that are resolved: the one that ended last */
-    struct past past;        /* once done */
+    struct past latest; /* of the waits that are resolved: the one that ended last */
+    struct past past;   /* once done */
     double submitted;
     size_t visit;
     uint32_t op;
     uint32_t record[RK_OP_RECORDS]; /* event instances that it records */
     int32_t record_count;
-    int64_t serial;          /* number of its meeting in its channel */
+    int64_t serial; /* number of its meeting in its channel */
     int32_t wait[RK_OP_WAITS];
     int32_t wait_count;
-    int32_t next;            /* in its lane, in its meeting's list is next_met, in the free list */
+    int32_t next; /* in its lane, in its meeting's list is next_met, in the free list */
     int32_t next_met;
     int32_t references;
     int32_t stage;
-    bool met;                /* stands in its meeting */
+    bool met; /* stands in its meeting */
     bool done;
 };
 
 struct meeting {
-    double start;            /* latest arrival; buffered: when the send's copy is complete */
+    double start; /* latest arrival; buffered: when the send's copy is complete */
     double seconds;
     int32_t arrived;
-    int32_t nodes;           /* list of those who wait */
+    int32_t nodes; /* list of those who wait */
 };
 
 /* Meetings of a channel by number: those from first on are kept, in a ring of capacity (a power of two). */
@@ -64,19 +65,19 @@ struct channel {
 
 struct lane {
     int32_t head, tail;
-    struct past last;        /* the op that ended last in it */
+    struct past last; /* the op that ended last in it */
 };
 
 struct stage_state {
     struct event_state *events;
     struct lane lanes[RK_STREAM_COUNT];
-    int64_t *serials;        /* ops met so far, by channel and side: 2 · channel + (receive) */
+    int64_t *serials; /* ops met so far, by channel and side: 2 · channel + (receive) */
     size_t visit;
-    uint32_t next_op;        /* inside the visit's segment */
+    uint32_t next_op; /* inside the visit's segment */
     int64_t submitted;
     int64_t resolved;
-    int64_t queued;          /* nodes not yet done */
-    uint32_t held;           /* bit per lane with a queue */
+    int64_t queued; /* nodes not yet done */
+    uint32_t held;  /* bit per lane with a queue */
     bool listed;
 };
 
@@ -86,9 +87,9 @@ struct replay {
     struct channel *channels;
     struct node *nodes;
     int32_t node_count, node_capacity, free_nodes;
-    int32_t *work;           /* ring of stages to take up */
+    int32_t *work; /* ring of stages to take up */
     int32_t work_first, work_count;
-    int64_t ahead;           /* how many nodes of a stage may be queued behind held-up lanes */
+    int64_t ahead; /* how many nodes of a stage may be queued behind held-up lanes */
     struct rk_error *error;
 };
 
@@ -271,8 +272,8 @@ static enum rk_status release_met(struct replay *replay, struct meeting *meeting
     return RK_OK;
 }
 
-/* An op arrives at its meeting, ready at past->ready. When that completes it, *known is set, past is filled and those who
- * waited are released. Otherwise the caller's node must stand in the meeting. */
+/* An op arrives at its meeting, ready at past->ready. When that completes it, *known is set, past is filled and those
+ * who waited are released. Otherwise the caller's node must stand in the meeting. */
 static enum rk_status arrive(struct replay *replay, const struct rk_played_op *op, int64_t serial, struct past *past,
                              bool *known) {
     struct meeting *meeting = meeting_of(replay, op->channel, serial);
@@ -471,7 +472,7 @@ static enum rk_status issue_op(struct replay *replay, int32_t stage, const struc
     past.start = past.ready;
     past.finish = past.start + op->seconds;
     if (op->channel >= 0) {
-        bool known;
+        bool known = false;
         enum rk_status status = arrive(replay, op, serial, &past, &known);
         if (status != RK_OK)
             return status;
@@ -534,7 +535,8 @@ static enum rk_status run_stage(struct replay *replay, int32_t stage) {
     return RK_OK;
 }
 
-/* Inside a stage every wait is for an earlier op of the program, so a deadlock always stands in meetings: those are named. */
+/* Inside a stage every wait is for an earlier op of the program, so a deadlock always stands in meetings: those are
+ * named. */
 static enum rk_status deadlock(struct replay *replay) {
     char text[900] = "";
     size_t used = 0;
@@ -548,7 +550,8 @@ static enum rk_status deadlock(struct replay *replay) {
             rk_played_describe(replay->played, stage, node->visit, node->op, here, sizeof here);
             rk_played_describe_peers(replay->played, stage, &replay->played->stages[stage].ops[node->op], peer,
                                      sizeof peer);
-            int wrote = snprintf(text + used, sizeof text - used, "%s%s waits for %s", used > 0 ? "; " : "", here, peer);
+            int wrote =
+                snprintf(text + used, sizeof text - used, "%s%s waits for %s", used > 0 ? "; " : "", here, peer);
             if (wrote < 0 || (size_t)wrote >= sizeof text - used)
                 return rk_fail(replay->error, RK_ERROR, "step program would wait for ever: %s", text);
             used += (size_t)wrote;

@@ -1,8 +1,8 @@
 /* The player for ranks that share devices: CPU ranks on the cores of one host.
  *
- * A rank is one lane. Time runs from completion to completion; between two of them the set of busy ranks does not change, so
- * every running op advances at a known speed: its price with that many ranks busy, interpolated between the two prices that
- * the cost source gave, and in proportion to busy/devices beyond the devices. */
+ * A rank is one lane. Time runs from completion to completion; between two of them the set of busy ranks does not
+ * change, so every running op advances at a known speed: its price with that many ranks busy, interpolated between the
+ * two prices that the cost source gave, and in proportion to busy/devices beyond the devices. */
 #include "model/simulator_internal.h"
 
 #include <stdio.h>
@@ -13,17 +13,17 @@ enum activity { FREE, RUNNING, WAITING, ENDED };
 struct rank_state {
     enum activity activity;
     size_t visit;
-    size_t next_op;          /* inside the visit's segment */
+    size_t next_op; /* inside the visit's segment */
     const struct rk_played_op *op;
     size_t op_index, op_visit;
-    double remaining;        /* share of the op still to do */
+    double remaining; /* share of the op still to do */
     double ready, start;
 };
 
 struct channel_state {
-    int64_t complete;        /* meetings that are over; buffered: sends that are complete */
-    int64_t received;        /* receives begun */
-    int32_t arrived;         /* at the next meeting */
+    int64_t complete; /* meetings that are over; buffered: sends that are complete */
+    int64_t received; /* receives begun */
+    int32_t arrived;  /* at the next meeting */
 };
 
 struct share {
@@ -98,7 +98,7 @@ static void begin_op(struct share *share, int32_t index) {
 static enum rk_status end_op(struct share *share, int32_t index) {
     struct rank_state *rank = &share->ranks[index];
     struct rk_played_stage *stage = &share->played->stages[index];
-    const struct rk_played_op *op = rank->op;
+    const struct rk_played_op *op = &stage->ops[rank->op_index];
     stage->busy[rank->op_index] += share->now - rank->start;
     stage->account[RK_ACCOUNT_BUBBLE] += rank->start - rank->ready;
     stage->account[op->account] += share->now - rank->start;
@@ -114,7 +114,8 @@ static enum rk_status end_op(struct share *share, int32_t index) {
     }
     if (!share->played->want_timeline)
         return RK_OK;
-    return rk_played_record(share->played, index, rank->op_index, rank->op_visit, rank->start, share->now, share->error);
+    return rk_played_record(share->played, index, rank->op_index, rank->op_visit, rank->start, share->now,
+                            share->error);
 }
 
 static double price_at(const struct share *share, const struct rk_played_op *op, double busy) {

@@ -1,4 +1,5 @@
-/* Step programs made by hand for the tests of the simulator: one visit per op or per chunk, prices read off the shape. */
+/* Step programs made by hand for the tests of the simulator: one visit per op or per chunk, prices read off the shape.
+ */
 #ifndef RK_TESTS_MODEL_SYNTHETIC_H
 #define RK_TESTS_MODEL_SYNTHETIC_H
 

@@ -152,9 +152,16 @@ static void test_published_block(void **state) {
         fail_msg("%s", error.text);
     struct rk_cost_hardware *costs = profile_costs(&hardware, &architecture);
     for (int i = 0; i < 2; i++) {
-        struct rk_candidate candidate = {.pipeline = 1, .virtual_stages = 1, .expert_parallel = 4, .data_parallel = 4,
-                                         .micro_batch_tokens = 16384, .sequence = 8192, .global_batch_tokens = 65536,
-                                         .type = RK_BF16, .backend = RK_BACKEND_CUDA, .capacity_factor = 1 + 3 * i};
+        struct rk_candidate candidate = {.pipeline = 1,
+                                         .virtual_stages = 1,
+                                         .expert_parallel = 4,
+                                         .data_parallel = 4,
+                                         .micro_batch_tokens = 16384,
+                                         .sequence = 8192,
+                                         .global_batch_tokens = 65536,
+                                         .type = RK_BF16,
+                                         .backend = RK_BACKEND_CUDA,
+                                         .capacity_factor = 1 + 3 * i};
         rk_candidate_defaults(&candidate);
         rk_candidate_even_chunks(&architecture, &candidate);
         struct rk_program *program = NULL;
@@ -165,7 +172,8 @@ static void test_published_block(void **state) {
         rk_program_free(program);
     }
     /* The head's products are no part of the block. */
-    struct rk_op_shape head = {.kind = RK_OP_GEMM_FORWARD, .type = RK_BF16, .dim = {1024, architecture.vocabulary, 4096}};
+    struct rk_op_shape head = {
+        .kind = RK_OP_GEMM_FORWARD, .type = RK_BF16, .dim = {1024, architecture.vocabulary, 4096}};
     assert_true(price_of(costs, &head, &LOCAL).origin != RK_ORIGIN_PUBLISHED);
     rk_cost_hardware_free(costs);
 }

@@ -110,7 +110,8 @@ static void test_monotone(void **state) {
     }
     struct rk_cost_table *table = table_of(rows, 48);
     for (int round = 0; round < 200; round++) {
-        struct rk_cost_row asked = row_of(RK_OP_GEMM_FORWARD, RK_BF16, 1, 32 + dice(&random, 512), 32 + dice(&random, 512), 1);
+        struct rk_cost_row asked =
+            row_of(RK_OP_GEMM_FORWARD, RK_BF16, 1, 32 + dice(&random, 512), 32 + dice(&random, 512), 1);
         bool exact_curve = round % 4 == 0;
         if (exact_curve)
             memcpy(&asked.shape.dim[1], &rows[dice(&random, 48)].shape.dim[1], 2 * sizeof asked.shape.dim[0]);
@@ -215,7 +216,8 @@ static void test_refusals(void **state) {
     rk_cost_table_free(table);
 
     static const double bad[][4] = {
-        {0, 0, 0, 0}, {-1, -1, -1, 0}, {NAN, 1, 1, 0}, {1, 2, 3, 0}, {1, 0.5, 0.9, 0}, {1, 0.5, 2, NAN}, {INFINITY, 1, 2, 0},
+        {0, 0, 0, 0},     {-1, -1, -1, 0},  {NAN, 1, 1, 0},      {1, 2, 3, 0},
+        {1, 0.5, 0.9, 0}, {1, 0.5, 2, NAN}, {INFINITY, 1, 2, 0},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct rk_cost_row wrong = row;
@@ -271,7 +273,8 @@ static void test_cache_asks_once(void **state) {
     rk_cost_cache_free(cache);
 }
 
-/* ---- Public tables of real machines, when they are there ---------------------------------------------------------- */
+/* ---- Public tables of real machines, when they are there ----------------------------------------------------------
+ */
 
 static void test_public_gemm_table(void **state) {
     (void)state;
@@ -339,12 +342,18 @@ static void test_public_collective_table(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measured),      cmocka_unit_test(test_between_sizes),
-        cmocka_unit_test(test_outside),       cmocka_unit_test(test_monotone),
-        cmocka_unit_test(test_constant_rate), cmocka_unit_test(test_valid_rows),
-        cmocka_unit_test(test_place),         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_repeated_rows), cmocka_unit_test(test_cache_asks_once),
-        cmocka_unit_test(test_public_gemm_table), cmocka_unit_test(test_public_collective_table),
+        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_between_sizes),
+        cmocka_unit_test(test_outside),
+        cmocka_unit_test(test_monotone),
+        cmocka_unit_test(test_constant_rate),
+        cmocka_unit_test(test_valid_rows),
+        cmocka_unit_test(test_place),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_repeated_rows),
+        cmocka_unit_test(test_cache_asks_once),
+        cmocka_unit_test(test_public_gemm_table),
+        cmocka_unit_test(test_public_collective_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

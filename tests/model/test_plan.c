@@ -29,12 +29,19 @@ static struct rk_plan *make_plan(const char *model, int64_t world, int64_t seque
         rk_cost_hardware_make(&hardware, &architecture, sequence, &profile, &error) != RK_OK)
         fail_msg("%s", error.text);
     struct rk_cost_source costs = rk_cost_hardware_source(profile);
-    struct rk_search_request request = {.architecture = &architecture, .machine = &machine, .costs = &costs, .world = world,
-                                        .sequence = sequence, .global_batch_tokens = sequence * world * 8,
-                                        .type = RK_BF16, .pipeline = pipeline, .offload_percent = -1, .recompute = -1};
+    struct rk_search_request request = {.architecture = &architecture,
+                                        .machine = &machine,
+                                        .costs = &costs,
+                                        .world = world,
+                                        .sequence = sequence,
+                                        .global_batch_tokens = sequence * world * 8,
+                                        .type = RK_BF16,
+                                        .pipeline = pipeline,
+                                        .offload_percent = -1,
+                                        .recompute = -1};
     if (rk_search(&request, &result, &error) != RK_OK ||
-        rk_plan_make(&architecture, config, &result.judgements[0].candidate, &machine, &costs, &result, &plan, &error) !=
-            RK_OK)
+        rk_plan_make(&architecture, config, &result.judgements[0].candidate, &machine, &costs, &result, &plan,
+                     &error) != RK_OK)
         fail_msg("%s", error.text);
     rk_search_result_free(&result);
     rk_cost_hardware_free(profile);
@@ -136,7 +143,8 @@ static void test_hostile_plans(void **state) {
         struct rk_error error = {0};
         plan = NULL;
         enum rk_status status = rk_plan_read("bad.json", bad, strlen(bad), &plan, &error);
-        if (status != RK_USAGE || strstr(error.text, cases[i].message) == NULL || strstr(error.text, "bad.json") == NULL)
+        if (status != RK_USAGE || strstr(error.text, cases[i].message) == NULL ||
+            strstr(error.text, "bad.json") == NULL)
             fail_msg("case %zu (%s): status %d, '%s'", i, cases[i].to, (int)status, error.text);
         free(bad);
     }

@@ -49,7 +49,8 @@ static void setting_close(struct setting *setting) {
     rk_cost_hardware_free(setting->profile);
 }
 
-/* CPU ranks that share two cores, priced by the same profile: what matters here is how the search treats such a machine. */
+/* CPU ranks that share two cores, priced by the same profile: what matters here is how the search treats such a
+ * machine. */
 static void become_cpu(struct setting *setting) {
     setting->machine.backend = RK_BACKEND_CPU;
     setting->machine.devices_per_host = 2;
@@ -88,7 +89,8 @@ static void next_index(const struct rk_search_space *space, struct rk_search_ind
 static size_t compare_bytes(struct setting *setting, size_t every) {
     struct rk_searching searching;
     struct rk_error error = {0};
-    setting->request.memory_limit_bytes = INT64_MAX / 4; /* no verdict comes from a layout because it is near the limit */
+    setting->request.memory_limit_bytes =
+        INT64_MAX / 4; /* no verdict comes from a layout because it is near the limit */
     assert_int_equal(rk_searching_open(&setting->request, &searching, &error), RK_OK);
     size_t compared = 0, number = 0;
     for (struct rk_search_index index = {0}; index.pipeline < searching.space.pipeline_count;
@@ -104,14 +106,16 @@ static size_t compare_bytes(struct setting *setting, size_t every) {
             fail_msg("%s", error.text);
         struct rk_candidate candidate;
         rk_search_verdict_candidate(&searching, &closed, &candidate);
-        if (closed.bytes[1] != exact.bytes[1] || closed.bytes[0] != exact.bytes[0] || closed.host_bytes != exact.host_bytes)
-            fail_msg("PP %d, %d virtual, EP %d, T %lld, recompute %s, offload %d %%: closed form %lld + %lld host (%lld "
-                     "persistent, stage %d), layout %lld + %lld (%lld, stage %d)",
-                     candidate.pipeline, candidate.virtual_stages, candidate.expert_parallel,
-                     (long long)candidate.micro_batch_tokens, rk_recompute_name(candidate.recompute),
-                     candidate.offload_percent, (long long)closed.bytes[1], (long long)closed.host_bytes,
-                     (long long)closed.bytes[0], closed.heaviest_stage, (long long)exact.bytes[1],
-                     (long long)exact.host_bytes, (long long)exact.bytes[0], exact.heaviest_stage);
+        if (closed.bytes[1] != exact.bytes[1] || closed.bytes[0] != exact.bytes[0] ||
+            closed.host_bytes != exact.host_bytes)
+            fail_msg(
+                "PP %d, %d virtual, EP %d, T %lld, recompute %s, offload %d %%: closed form %lld + %lld host (%lld "
+                "persistent, stage %d), layout %lld + %lld (%lld, stage %d)",
+                candidate.pipeline, candidate.virtual_stages, candidate.expert_parallel,
+                (long long)candidate.micro_batch_tokens, rk_recompute_name(candidate.recompute),
+                candidate.offload_percent, (long long)closed.bytes[1], (long long)closed.host_bytes,
+                (long long)closed.bytes[0], closed.heaviest_stage, (long long)exact.bytes[1],
+                (long long)exact.host_bytes, (long long)exact.bytes[0], exact.heaviest_stage);
         compared++;
     }
     rk_searching_close(&searching);
@@ -309,7 +313,8 @@ static void test_more_is_never_worse(void **state) {
         rk_cost_hardware_free(setting.profile);
         /* Without the published times, which would undo the faster machine. */
         setting.hardware.published_count = 0;
-        assert_int_equal(rk_cost_hardware_make(&setting.hardware, &setting.architecture, 8192, &setting.profile, NULL), RK_OK);
+        assert_int_equal(rk_cost_hardware_make(&setting.hardware, &setting.architecture, 8192, &setting.profile, NULL),
+                         RK_OK);
         setting.costs = rk_cost_hardware_source(setting.profile);
         if (i == 0)
             before = INFINITY;
@@ -317,7 +322,8 @@ static void test_more_is_never_worse(void **state) {
     setting_close(&setting);
 }
 
-/* The answer with a few replays is the answer with all: the closed form ranks well enough for the best to be among them. */
+/* The answer with a few replays is the answer with all: the closed form ranks well enough for the best to be among
+ * them. */
 static void test_few_replays_find_the_best(void **state) {
     (void)state;
     static const char *const models[] = {"olmoe-cpu-tiny", "glm4-moe-cpu-tiny", "report-8l-n8"};
@@ -333,8 +339,8 @@ static void test_few_replays_find_the_best(void **state) {
             setting.request.replayed = 1000000;
             struct rk_search_result all = search(&setting, RK_OK);
             double regret = few.judgements[0].seconds / all.judgements[0].seconds - 1;
-            print_message("%s, %s: %zu feasible, regret %.3f %%\n", models[i], cpu ? "shared cores" : "GPUs", all.feasible,
-                          100 * regret);
+            print_message("%s, %s: %zu feasible, regret %.3f %%\n", models[i], cpu ? "shared cores" : "GPUs",
+                          all.feasible, 100 * regret);
             assert_true(regret < 0.01);
             rk_search_result_free(&few);
             rk_search_result_free(&all);
@@ -386,10 +392,14 @@ static void test_topology(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_equal_layout),  cmocka_unit_test(test_limit_is_exact),
-        cmocka_unit_test(test_report_offload),      cmocka_unit_test(test_ultra),
-        cmocka_unit_test(test_cpu_refusals),        cmocka_unit_test(test_more_is_never_worse),
-        cmocka_unit_test(test_few_replays_find_the_best), cmocka_unit_test(test_batch_must_divide),
+        cmocka_unit_test(test_bytes_equal_layout),
+        cmocka_unit_test(test_limit_is_exact),
+        cmocka_unit_test(test_report_offload),
+        cmocka_unit_test(test_ultra),
+        cmocka_unit_test(test_cpu_refusals),
+        cmocka_unit_test(test_more_is_never_worse),
+        cmocka_unit_test(test_few_replays_find_the_best),
+        cmocka_unit_test(test_batch_must_divide),
         cmocka_unit_test(test_topology),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,8 +35,8 @@ static struct rk_program *pipeline_program(const struct pipeline *pipeline, int3
     uint32_t last_backward = synthetic_segment(program, RK_OP_GEMM_DGRAD, RK_GROUP_NONE, RK_STREAM_COMPUTE, 2 * ticks);
     uint32_t send_forward =
         synthetic_segment(program, RK_OP_SEND, RK_GROUP_PIPELINE_NEXT, RK_STREAM_SEND_FORWARD, pipeline->transfer);
-    uint32_t send_backward = synthetic_segment(program, RK_OP_SEND, RK_GROUP_PIPELINE_PREVIOUS,
-                                               RK_STREAM_SEND_BACKWARD, pipeline->transfer);
+    uint32_t send_backward =
+        synthetic_segment(program, RK_OP_SEND, RK_GROUP_PIPELINE_PREVIOUS, RK_STREAM_SEND_BACKWARD, pipeline->transfer);
     synthetic_record(synthetic_op(program, receive_forward), FORWARD_ARRIVED);
     synthetic_record(synthetic_op(program, receive_backward), BACKWARD_ARRIVED);
     synthetic_wait(synthetic_op(program, forward), FORWARD_ARRIVED);
@@ -51,9 +51,9 @@ static struct rk_program *pipeline_program(const struct pipeline *pipeline, int3
     int64_t count = 2 * pipeline->virtual_stages * pipeline->micro_batches;
     struct rk_chunk_visit *visits = calloc((size_t)count, sizeof *visits);
     assert_non_null(visits);
-    assert_int_equal(rk_schedule_order(pipeline->stages, pipeline->virtual_stages, pipeline->micro_batches, stage, visits,
-                                       NULL),
-                     RK_OK);
+    assert_int_equal(
+        rk_schedule_order(pipeline->stages, pipeline->virtual_stages, pipeline->micro_batches, stage, visits, NULL),
+        RK_OK);
     for (int64_t i = 0; i < count; i++) {
         const struct rk_chunk_visit *visit = &visits[i];
         bool first_chunk = stage == 0 && visit->virtual_stage == 0;
@@ -94,8 +94,8 @@ static double play(struct rk_program *const *programs, const struct rk_machine *
                    struct rk_simulation *simulation) {
     struct rk_cost_source costs = synthetic_costs(scale);
     struct rk_error error = {0};
-    enum rk_status status = rk_simulate((const struct rk_program *const *)programs, machine, &costs, true, simulation,
-                                        &error);
+    enum rk_status status =
+        rk_simulate((const struct rk_program *const *)programs, machine, &costs, true, simulation, &error);
     if (status != RK_OK)
         fail_msg("%s", error.text);
     check_accounts(simulation);
@@ -188,13 +188,13 @@ static void append_transfer(struct world *world, uint64_t *random, int64_t ticks
     int32_t peer = (stage + (forward ? 1 : world->stages - 1)) % world->stages;
     append(world->programs[stage], random, RK_OP_SEND, forward ? RK_GROUP_PIPELINE_NEXT : RK_GROUP_PIPELINE_PREVIOUS,
            forward ? RK_STREAM_SEND_FORWARD : RK_STREAM_SEND_BACKWARD, ticks, RK_PHASE_FORWARD);
-    append(world->programs[peer], random, RK_OP_RECEIVE,
-           forward ? RK_GROUP_PIPELINE_PREVIOUS : RK_GROUP_PIPELINE_NEXT,
+    append(world->programs[peer], random, RK_OP_RECEIVE, forward ? RK_GROUP_PIPELINE_PREVIOUS : RK_GROUP_PIPELINE_NEXT,
            forward ? RK_STREAM_RECEIVE_FORWARD : RK_STREAM_RECEIVE_BACKWARD, ticks, RK_PHASE_FORWARD);
 }
 
 static void random_world(uint64_t *random, struct world *world) {
-    static const enum rk_op_kind kinds[] = {RK_OP_ZERO, RK_OP_GEMM_FORWARD, RK_OP_DISPATCH, RK_OP_ADAMW, RK_OP_COPY_D2H};
+    static const enum rk_op_kind kinds[] = {RK_OP_ZERO, RK_OP_GEMM_FORWARD, RK_OP_DISPATCH, RK_OP_ADAMW,
+                                            RK_OP_COPY_D2H};
     static const enum rk_stream_kind streams[] = {RK_STREAM_COMPUTE, RK_STREAM_COMPUTE, RK_STREAM_EXCHANGE,
                                                   RK_STREAM_REDUCTION, RK_STREAM_D2H};
     world->stages = 1 + (int32_t)dice(random, 4);
@@ -208,8 +208,8 @@ static void random_world(uint64_t *random, struct world *world) {
             append_transfer(world, random, ticks);
         else if (choice == 3 && world->stages > 1)
             for (int32_t i = 0; i < world->stages; i++)
-                append(world->programs[i], random, RK_OP_ALL_REDUCE, RK_GROUP_WORLD, RK_STREAM_REDUCTION,
-                       ticks, RK_PHASE_OPTIMIZER);
+                append(world->programs[i], random, RK_OP_ALL_REDUCE, RK_GROUP_WORLD, RK_STREAM_REDUCTION, ticks,
+                       RK_PHASE_OPTIMIZER);
         else if (choice == 4 && world->stages > 1) {
             append(world->programs[0], random, RK_OP_ALL_REDUCE, RK_GROUP_EMBEDDING, RK_STREAM_COMPUTE, ticks,
                    RK_PHASE_REDUCTION);
@@ -237,8 +237,8 @@ struct reference_op {
 };
 
 /* Whether two ops are the two ends of one transfer or the same collective: same number among their like. */
-static bool same_meeting(const struct world *world, const struct rk_program *left, size_t i, const struct rk_program *right,
-                         size_t j) {
+static bool same_meeting(const struct world *world, const struct rk_program *left, size_t i,
+                         const struct rk_program *right, size_t j) {
     const struct rk_op *a = &left->ops[i], *b = &right->ops[j];
     enum rk_op_kind partner = a->shape.kind;
     enum rk_group_kind group = a->shape.group;
@@ -347,8 +347,7 @@ static void test_replay_equals_reference(void **state) {
         double launch = machine.serial_streams ? 0 : machine.launch.value;
         struct rk_simulation simulation;
         double seconds = play(world.programs, &machine, NULL, &simulation);
-        double expected =
-            reference_makespan(&world, machine.serial_streams, machine.backend == RK_BACKEND_CPU, launch);
+        double expected = reference_makespan(&world, machine.serial_streams, machine.backend == RK_BACKEND_CPU, launch);
         if (fabs(seconds - expected) > 1e-9 * expected + 1e-12)
             fail_msg("round %d: %.9f instead of %.9f", round, seconds, expected);
         rk_simulation_free(&simulation);
@@ -373,8 +372,8 @@ static int64_t passed(const struct rk_program *program, size_t until, enum rk_op
     return count;
 }
 
-/* Whether the peers let a rank's op begin: sends at once, receives when the message lies there, collectives when all stand
- * at it (or have begun it). */
+/* Whether the peers let a rank's op begin: sends at once, receives when the message lies there, collectives when all
+ * stand at it (or have begun it). */
 static bool may_begin(const struct world *world, const struct shared_rank *ranks, int32_t count,
                       const struct shared_rank *rank) {
     const struct rk_program *program = world->programs[rank->stage];
@@ -406,7 +405,9 @@ static bool may_begin(const struct world *world, const struct shared_rank *ranks
 /* Ranks beyond the devices slow one another down; the price of a collective already holds its own group's sharing. */
 static double slowdown(const struct world *world, const struct shared_rank *rank, double busy, double devices) {
     enum rk_group_kind group = world->programs[rank->stage]->ops[rank->op].shape.group;
-    double priced = group == RK_GROUP_WORLD ? world->stages * world->data_parallel : group == RK_GROUP_EMBEDDING ? 2 : 1;
+    double priced = group == RK_GROUP_WORLD       ? world->stages * world->data_parallel
+                    : group == RK_GROUP_EMBEDDING ? 2
+                                                  : 1;
     double fair = fmax(priced, devices);
     return busy > fair ? busy / fair : 1;
 }
@@ -619,8 +620,8 @@ static void test_deadlock(void **state) {
         struct rk_cost_source costs = synthetic_costs(NULL);
         struct rk_simulation simulation;
         struct rk_error error = {0};
-        enum rk_status status = rk_simulate((const struct rk_program *const *)programs, &machine, &costs, false,
-                                            &simulation, &error);
+        enum rk_status status =
+            rk_simulate((const struct rk_program *const *)programs, &machine, &costs, false, &simulation, &error);
         assert_int_equal(status, RK_ERROR);
         assert_non_null(strstr(error.text, "wait for ever"));
         assert_non_null(strstr(error.text, "stage 0, micro-batch 5, segment 'segment 0': receive"));
@@ -644,13 +645,15 @@ static void test_transfers_must_fit(void **state) {
     struct rk_cost_source costs = synthetic_costs(NULL);
     struct rk_simulation simulation;
     struct rk_error error = {0};
-    assert_int_equal(rk_simulate((const struct rk_program *const *)programs, &machine, &costs, false, &simulation, &error),
-                     RK_ERROR);
+    assert_int_equal(
+        rk_simulate((const struct rk_program *const *)programs, &machine, &costs, false, &simulation, &error),
+        RK_ERROR);
     assert_non_null(strstr(error.text, "10 bytes are sent, 12 received"));
     synthetic_op(programs[1], receive)->shape.dim[0] = 10;
     synthetic_visit(programs[0], send, 1);
-    assert_int_equal(rk_simulate((const struct rk_program *const *)programs, &machine, &costs, false, &simulation, &error),
-                     RK_ERROR);
+    assert_int_equal(
+        rk_simulate((const struct rk_program *const *)programs, &machine, &costs, false, &simulation, &error),
+        RK_ERROR);
     assert_non_null(strstr(error.text, "stage 0 sends 2 times to stage 1, which receives 1 times"));
     synthetic_free(programs[0]);
     synthetic_free(programs[1]);
@@ -681,12 +684,18 @@ static void test_prices_must_be_numbers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pipeline_vectors),      cmocka_unit_test(test_more_micro_batches),
-        cmocka_unit_test(test_replay_equals_reference), cmocka_unit_test(test_sharing_equals_reference),
-        cmocka_unit_test(test_slower_ops_never_help), cmocka_unit_test(test_timeline),
-        cmocka_unit_test(test_accounts),              cmocka_unit_test(test_interval),
-        cmocka_unit_test(test_deadlock),              cmocka_unit_test(test_transfers_must_fit),
-        cmocka_unit_test(test_long_steps),            cmocka_unit_test(test_prices_must_be_numbers),
+        cmocka_unit_test(test_pipeline_vectors),
+        cmocka_unit_test(test_more_micro_batches),
+        cmocka_unit_test(test_replay_equals_reference),
+        cmocka_unit_test(test_sharing_equals_reference),
+        cmocka_unit_test(test_slower_ops_never_help),
+        cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_accounts),
+        cmocka_unit_test(test_interval),
+        cmocka_unit_test(test_deadlock),
+        cmocka_unit_test(test_transfers_must_fit),
+        cmocka_unit_test(test_long_steps),
+        cmocka_unit_test(test_prices_must_be_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
