@@ -272,13 +272,10 @@ enum rk_status rk_cli_db_show_document(struct rk_cli *cli, struct rk_db *db, int
 }
 
 static void print_candidate(FILE *out, const struct rk_candidate_row *row) {
-    char step[32], peak[32];
-    fprintf(out, "  %4" PRId64 "  %-9s  %-64s  %11s  %11s", row->ordinal, row->verdict, row->label,
-            seconds_text(row->seconds, step, sizeof step), bytes_text(row->peak_bytes, peak, sizeof peak));
-    if (row->reason[0] != '\0')
-        fprintf(out, "  %s: need %.4g, have %.4g %s%s%s", row->reason, row->need, row->have, row->unit,
-                row->remedy[0] != '\0' ? "; " : "", row->remedy);
-    fputc('\n', out);
+    char step[32], peak[32], reason[320];
+    fprintf(out, "  %4" PRId64 "  %-9s  %-64s  %11s  %11s  %s\n", row->ordinal, row->verdict, row->label,
+            seconds_text(row->seconds, step, sizeof step), bytes_text(row->peak_bytes, peak, sizeof peak),
+            rk_candidate_row_reason(row, reason, sizeof reason));
 }
 
 static void print_plan(FILE *out, const struct rk_plan_row *plan, const struct rk_candidate_row *candidates,

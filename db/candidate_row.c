@@ -40,12 +40,25 @@ static void describe_candidate(const struct rk_candidate *candidate, char *setti
     rk_text_free(&text);
 }
 
+char *rk_candidate_row_reason(const struct rk_candidate_row *row, char *text, size_t size) {
+    size_t used = (size_t)snprintf(text, size, "%s", row->reason);
+    if (row->reason[0] == '\0')
+        return text;
+    if (used < size && row->unit[0] != '\0')
+        used +=
+            (size_t)snprintf(text + used, size - used, ": need %.4g, have %.4g %s", row->need, row->have, row->unit);
+    if (used < size && row->remedy[0] != '\0')
+        snprintf(text + used, size - used, "; %s", row->remedy);
+    return text;
+}
+
 void rk_candidate_row_make(const struct rk_judgement *judgement, int64_t ordinal, bool chosen,
                            struct rk_candidate_row *row) {
     bool refused = judgement->refusal != RK_REFUSAL_NONE;
+    bool counted = refused && rk_refusal_unit(judgement->refusal)[0] != '\0';
     *row = (struct rk_candidate_row){.ordinal = ordinal,
-                                     .need = refused ? judgement->need : (double)NAN,
-                                     .have = refused ? judgement->have : (double)NAN,
+                                     .need = counted ? judgement->need : (double)NAN,
+                                     .have = counted ? judgement->have : (double)NAN,
                                      .simulated = judgement->simulated,
                                      .seconds = judgement->seconds > 0 ? judgement->seconds : (double)NAN,
                                      .low_seconds = judgement->seconds > 0 ? judgement->low : (double)NAN,

@@ -36,6 +36,10 @@ struct rk_candidate_row {
 void rk_candidate_row_make(const struct rk_judgement *judgement, int64_t ordinal, bool chosen,
                            struct rk_candidate_row *row);
 
+/* "memory: need 3.5, have 2.25 GiB; PP 8", for people; empty when it is not refused. Figures only with a unit. Returns
+ * text. */
+char *rk_candidate_row_reason(const struct rk_candidate_row *row, char *text, size_t size);
+
 /* One priced term of the chosen candidate. */
 struct rk_term_row {
     int64_t ordinal;

@@ -222,16 +222,13 @@ static void add_refusal_chart(const struct rk_plan *plan, struct rk_text *html) 
 }
 
 static void add_candidate(struct rk_text *html, const struct rk_candidate_row *row) {
-    char reason[320] = "";
-    if (row->reason[0] != '\0')
-        snprintf(reason, sizeof reason, "%s: need %.4g, have %.4g %s%s%s", row->reason, row->need, row->have, row->unit,
-                 row->remedy[0] != '\0' ? "; " : "", row->remedy);
+    char reason[320];
     rk_row_open(html);
     rk_cell(html, row->label);
     rk_cell(html, row->verdict);
     rk_cell_value(html, RK_CHART_SECONDS, row->seconds);
     rk_cell_value(html, RK_CHART_BYTES, row->peak_bytes < 0 ? NAN : (double)row->peak_bytes);
-    rk_cell(html, reason);
+    rk_cell(html, rk_candidate_row_reason(row, reason, sizeof reason));
     rk_row_close(html);
 }
 

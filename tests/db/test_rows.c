@@ -232,6 +232,14 @@ static void a_judgement_becomes_a_row(void **state) {
     assert_true(row.need == 384 && row.have == 53 && isnan(row.seconds));
     assert_non_null(strstr(row.settings, "\"ep_dp\":2"));
     assert_non_null(strstr(row.settings, "\"chunk_layers\":[1,2,1,1,2,1]}"));
+    char reason[200];
+    assert_string_equal(rk_candidate_row_reason(&row, reason, sizeof(reason)),
+                        "offload bandwidth, device to host: need 384, have 53 GB/s; offload at most 13 %");
+    assert_int_equal(strlen(rk_candidate_row_reason(&row, reason, 20)), 19);
+    judgement.refusal = RK_REFUSAL_DIVISIBILITY;
+    rk_candidate_row_make(&judgement, 7, false, &row);
+    assert_true(isnan(row.need) && isnan(row.have));
+    assert_string_equal(rk_candidate_row_reason(&row, reason, sizeof(reason)), "divisibility; offload at most 13 %");
     judgement.refusal = RK_REFUSAL_NONE;
     judgement.seconds = 1.5;
     judgement.low = 1.4;
@@ -240,6 +248,7 @@ static void a_judgement_becomes_a_row(void **state) {
     rk_candidate_row_make(&judgement, 0, true, &row);
     assert_string_equal(row.verdict, "chosen");
     assert_string_equal(row.reason, "");
+    assert_string_equal(rk_candidate_row_reason(&row, reason, sizeof(reason)), "");
     assert_true(isnan(row.need) && row.seconds == 1.5 && row.high_seconds == 1.7);
     assert_int_equal(row.peak_bytes, 99);
 }
