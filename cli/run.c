@@ -248,6 +248,7 @@ static enum rk_status open_record(struct run *run, struct rk_job *job, struct rk
         .routing = rk_routing_name(run->plan->candidate.routing),
         .seed = values->seed,
         .machine = &identity->machine,
+        .lock_seconds = values->deadline / 3,
     };
     enum rk_status status = RK_OK;
     if (job->place.rank == 0)

@@ -56,7 +56,8 @@ static enum rk_status begin_row(struct rk_run_record *record, const struct rk_ru
     snprintf(run.git_revision, sizeof run.git_revision, "%s", rk_revision());
     snprintf(run.data, sizeof run.data, "%s", origin->data);
     snprintf(run.routing, sizeof run.routing, "%s", origin->routing);
-    struct rk_db_options options = {.access = RK_DB_WRITE, .log = &record->cli->log};
+    struct rk_db_options options = {
+        .access = RK_DB_WRITE, .busy_timeout_ms = (int64_t)(1e3 * origin->lock_seconds), .log = &record->cli->log};
     describe_plan(record->plan, &plan);
     enum rk_status status = rk_cli_make_database_folder(record->cli);
     if (status != RK_OK)

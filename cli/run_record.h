@@ -26,6 +26,7 @@ struct rk_run_origin {
     const char *command, *data, *routing;
     int64_t seed;
     const struct rk_machine_identity *machine;
+    double lock_seconds;             /* how long a locked data base is waited for: the other ranks wait meanwhile */
 };
 
 /* Opens the data base and begins the run's row; store false: only the table. losses: file or NULL. */

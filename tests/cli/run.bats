@@ -214,6 +214,19 @@ assert all(abs(x - y) <= 2e-6 * abs(x) for u, v in zip(a, b) for x, y in zip(u, 
     "$RECKON" run p.json --synthetic --steps 2 --no-store > /dev/null
 }
 
+@test "a locked database ends all ranks with 8" {
+    plan p.json ep=2 d=2
+    "$RECKON" run p.json --nproc 2 --synthetic --steps 2 > /dev/null
+    { echo "BEGIN EXCLUSIVE; SELECT 'locked';"; sleep 20; } | sqlite3 "$XDG_DATA_HOME/reckon/reckon.db" > locked &
+    local process=$!
+    while ! grep -q locked locked; do sleep 0.1; done
+    run --separate-stderr -8 "$RECKON" run p.json --nproc 2 --synthetic --steps 2 --deadline 6
+    [ "$output" = "" ]
+    [[ $stderr == *"lock"* ]]
+    kill $process 2> /dev/null || true
+    wait $process 2> /dev/null || true
+}
+
 @test "dropless repeats the step with larger buffers and says so" {
     plan p.json ep=2 d=2 capacity=1
     run --separate-stderr "$RECKON" run p.json --nproc 2 --synthetic --steps 3 --dropless
