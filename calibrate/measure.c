@@ -153,11 +153,6 @@ static enum rk_status timing_make(struct timing *timing, struct rk_error *error)
     return status;
 }
 
-static enum rk_status meet(const struct rk_measurer *measurer, struct rk_error *error)
-{
-    return measurer->job ? rk_job_barrier(measurer->job, error) : RK_OK;
-}
-
 /* Seconds of `calls` calls in a row on this rank, 0 when it takes no part. */
 static enum rk_status time_batch(struct timing *timing, int64_t calls, double *seconds, struct rk_error *error)
 {
@@ -172,7 +167,7 @@ static enum rk_status time_batch(struct timing *timing, int64_t calls, double *s
     if (status == RK_OK)
         status = backend->event_record(timing->end, measurer->stream, error);
     if (status == RK_OK)
-        status = backend->stream_synchronize(measurer->stream, 60, error);
+        status = backend->stream_synchronize(measurer->stream, measurer->job->deadline_seconds, error);
     if (status == RK_OK)
         status = backend->event_elapsed(timing->begin, timing->end, seconds, error);
     return status;
@@ -208,7 +203,7 @@ static enum rk_status time_transfer(struct timing *timing, double *seconds, stru
     *seconds = 0;
     for (int turn = 0; turn < 2; turn++) {
         bool measured = buffered ? turn == (send_first ? 1 : 0) : turn == 0;
-        enum rk_status status = meet(measurer, error);
+        enum rk_status status = rk_job_barrier(measurer->job, error);
         if (status == RK_OK && measured)
             status = time_batch(timing, 1, seconds, error);
         bool partner_turn = buffered ? !measured : turn == 0;
@@ -220,7 +215,7 @@ static enum rk_status time_transfer(struct timing *timing, double *seconds, stru
         if (status != RK_OK)
             return status;
     }
-    return measurer->backend->stream_synchronize(measurer->stream, 60, error);
+    return measurer->backend->stream_synchronize(measurer->stream, measurer->job->deadline_seconds, error);
 }
 
 static void pause_for(double seconds)
@@ -239,7 +234,7 @@ static enum rk_status time_round(struct timing *timing, enum rk_measure_mode mod
         if (is_transfer(timing->item->shape.kind)) {
             status = time_transfer(timing, &times[i], error);
         } else {
-            status = meet(timing->measurer, error);
+            status = rk_job_barrier(timing->measurer->job, error);
             if (mode == RK_MEASURE_ISOLATED)
                 pause_for(isolated_pause_seconds);
             if (status == RK_OK)
@@ -261,8 +256,6 @@ struct round_report {
 /* Replaces *report by the maximum of each value over ranks. */
 static enum rk_status agree(const struct rk_measurer *measurer, struct round_report *report, struct rk_error *error)
 {
-    if (!measurer->job)
-        return RK_OK;
     int64_t world = measurer->job->place.world;
     struct round_report *all = calloc((size_t)world, sizeof *all);
     if (!all)
@@ -286,11 +279,11 @@ static enum rk_status choose_calls(struct timing *timing, enum rk_measure_mode m
     *calls = 1;
     if (is_transfer(timing->item->shape.kind))
         return RK_OK;
-    enum rk_status status = meet(timing->measurer, error);
+    enum rk_status status = rk_job_barrier(timing->measurer->job, error);
     if (status == RK_OK)
         status = time_batch(timing, WARM_CALLS, &report.times[0], error);
     if (status == RK_OK)
-        status = meet(timing->measurer, error);
+        status = rk_job_barrier(timing->measurer->job, error);
     if (status == RK_OK)
         status = time_batch(timing, 1, &report.times[0], error);
     if (status == RK_OK)

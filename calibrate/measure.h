@@ -17,7 +17,7 @@ enum rk_measure_stop { RK_STOP_INTERVAL, RK_STOP_TIME };
 enum { RK_SAMPLES_MIN = 10, RK_SAMPLES_MAX = 400 };
 
 struct rk_measurer {
-    struct rk_job *job;                 /* NULL: one rank alone */
+    struct rk_job *job;
     int64_t rank;                       /* world rank */
     const struct rk_backend *backend;
     struct rk_device *device;

@@ -1,4 +1,5 @@
 /* reckon calibrate: measures on this machine every op and transfer that a plan will be priced with. */
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/version.h"
 #include "calibrate/campaign.h"
@@ -32,7 +33,7 @@ static const struct rk_option options[] = {
     {.name = "global-batch", .type = RK_OPTION_COUNT, OPTION(global_batch), .value = "TOKENS", .minimum = 1,
      .maximum = 1e15, .help = "tokens per step (default: 32 sequences for each rank)"},
     {.name = "micro-batch", .type = RK_OPTION_LIST, OPTION(micro_batches), .value = "TOKENS",
-     .help = "tokens of a micro-batch on one rank (repeatable; default: 1, 2, 4 and 8 sequences)"},
+     .help = "tokens of a micro-batch on one rank (repeatable; default: 1, 2, 4 ... 32 sequences, as `plan` tries)"},
     {.name = "precision", .type = RK_OPTION_STRING, OPTION(precision), .choices = "f32|bf16",
      .help = "of weights and activations (default: f32 on CPUs, bf16 on GPUs)"},
     {.name = "backend", .type = RK_OPTION_STRING, OPTION(backend), .choices = "auto|cpu|cuda",
@@ -125,8 +126,8 @@ static enum rk_status read_micro_batches(struct rk_cli *cli, const struct calibr
             return status;
     }
     *count = values->micro_batches.count;
-    for (int64_t sequences = 1; values->micro_batches.count == 0 && sequences <= 8; sequences *= 2)
-        micro_batches[(*count)++] = sequences * sequence;
+    for (int size = 0; values->micro_batches.count == 0 && size < RK_MICRO_BATCH_SIZES; size++)
+        micro_batches[(*count)++] = sequence << size;
     return RK_OK;
 }
 
@@ -228,7 +229,11 @@ static enum rk_status calibrate_rank(struct rk_cli *cli, const struct calibrate_
     struct rk_peer self = {.local_rank = place->local_rank};
     if (is_gpu(backend) && place->local_rank < (int64_t)identity.machine.gpu_count)
         snprintf(self.device, sizeof self.device, "%.63s", identity.gpus[place->local_rank].uuid);
-    uint8_t agreement[32] = {0};
+    uint8_t agreement[32];
+    struct rk_sha256 hash;
+    rk_sha256_begin(&hash);
+    rk_sha256_add(&hash, command, strlen(command));
+    rk_sha256_end(&hash, agreement);
     struct rk_job *job = NULL;
     status = rk_launch_meet(place, NULL, agreement, &self, values->deadline, &job, &cli->error);
     if (status != RK_OK)

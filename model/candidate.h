@@ -12,6 +12,9 @@
 
 enum { RK_STAGES_MAX = 128, RK_VIRTUAL_STAGES_MAX = 16 };
 
+/* Micro-batches that plans are searched over and calibrations measured for: 1, 2, 4, ... sequences, so many sizes. */
+enum { RK_MICRO_BATCH_SIZES = 6 };
+
 /* X(name, text) */
 #define RK_RECOMPUTE_TABLE(X)                                                                                          \
     X(NONE, "none")                                                                                                    \

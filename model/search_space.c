@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { MICRO_BATCHES_MAX = 6, VIRTUAL_STAGES_TRIED = 4 };
+enum { VIRTUAL_STAGES_TRIED = 4 };
 
 static enum rk_status check_request(const struct rk_search_request *request, struct rk_error *error) {
     int64_t batch = request->global_batch_tokens;
@@ -51,7 +51,7 @@ static void micro_batches(const struct rk_search_request *request, struct rk_sea
     int32_t most = space->pipeline[space->pipeline_count - 1];
     int64_t ranks = request->world / most;
     int64_t limit = request->global_batch_tokens / ranks;
-    for (int64_t tokens = request->sequence; space->micro_batch_count < MICRO_BATCHES_MAX; tokens *= 2) {
+    for (int64_t tokens = request->sequence; space->micro_batch_count < RK_MICRO_BATCH_SIZES; tokens *= 2) {
         if (tokens > limit && space->micro_batch_count > 0)
             break;
         space->micro_batch[space->micro_batch_count++] = tokens;
