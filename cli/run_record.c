@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double STORE_EVERY_SECONDS = 2.0;
+static const double STORE_EVERY_SECONDS = 2.0, RETRY_SECONDS = 60.0;
 
 static int64_t now_microseconds(void) {
     return (int64_t)(rk_clock_wall() * 1e6);
@@ -82,7 +82,7 @@ static enum rk_status open_losses(struct rk_run_record *record, const char *path
 enum rk_status rk_run_record_open(struct rk_run_record *record, struct rk_cli *cli, const struct rk_plan *plan,
                                   const struct rk_run_origin *origin, bool store, const char *losses,
                                   struct rk_error *error) {
-    *record = (struct rk_run_record){.cli = cli, .plan = plan, .last_store = rk_clock_seconds()};
+    *record = (struct rk_run_record){.cli = cli, .plan = plan, .next_store = rk_clock_seconds() + STORE_EVERY_SECONDS};
     enum rk_status status = RK_OK;
     if (losses != NULL)
         status = open_losses(record, losses, error);
@@ -93,13 +93,23 @@ enum rk_status rk_run_record_open(struct rk_run_record *record, struct rk_cli *c
 
 static enum rk_status store_rows(struct rk_run_record *record, struct rk_error *error) {
     size_t count = record->row_count - record->rows_stored;
-    record->last_store = rk_clock_seconds();
+    record->next_store = rk_clock_seconds() + STORE_EVERY_SECONDS;
     if (record->run == 0 || count == 0)
         return RK_OK;
     enum rk_status status = rk_run_add_steps(record->db, record->run, record->rows + record->rows_stored, count, error);
     if (status == RK_OK)
         record->rows_stored = record->row_count;
     return status;
+}
+
+/* A data base that cannot be written must not end a long run: the rows stay here, and the end of the run tries last. */
+static void try_store(struct rk_run_record *record) {
+    struct rk_error error = {0};
+    if (store_rows(record, &error) == RK_OK)
+        return;
+    rk_log_write(&record->cli->log, RK_LOG_WARNING, "steps cannot be stored now and are kept in memory: %s",
+                 error.text);
+    record->next_store = rk_clock_seconds() + RETRY_SECONDS;
 }
 
 static enum rk_status keep_row(struct rk_run_record *record, const struct rk_training_step *step,
@@ -167,9 +177,9 @@ enum rk_status rk_run_record_step(void *context, const struct rk_training_step *
         return status;
     if (!record->cli->json)
         print_step(record, step);
-    if (rk_clock_seconds() - record->last_store >= STORE_EVERY_SECONDS)
-        status = store_rows(record, error);
-    return status;
+    if (rk_clock_seconds() >= record->next_store)
+        try_store(record);
+    return RK_OK;
 }
 
 /* Account rows are the medians over the ranks of a stage, whose programs and so rows are alike. */

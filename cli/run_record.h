@@ -18,7 +18,7 @@ struct rk_run_record {
     struct rk_atomic_file losses;
     struct rk_step_row *rows; /* of all steps; owned */
     size_t row_count, row_capacity, rows_stored;
-    double last_store; /* clock */
+    double next_store; /* clock */
 };
 
 struct rk_run_origin {
@@ -26,7 +26,7 @@ struct rk_run_origin {
     const char *command, *data, *routing;
     int64_t seed;
     const struct rk_machine_identity *machine;
-    double lock_seconds;             /* how long a locked data base is waited for: the other ranks wait meanwhile */
+    double lock_seconds; /* how long a locked data base is waited for: the other ranks wait meanwhile */
 };
 
 /* Opens the data base and begins the run's row; store false: only the table. losses: file or NULL. */
