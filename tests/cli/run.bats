@@ -227,6 +227,22 @@ assert all(abs(x - y) <= 2e-6 * abs(x) for u, v in zip(a, b) for x, y in zip(u, 
     wait $process 2> /dev/null || true
 }
 
+@test "a database that is locked for a while loses no step of a run under way" {
+    plan p.json batch=64
+    "$RECKON" run p.json --synthetic --steps 100000 --deadline 0.9 > steps.log 2> messages.log &
+    local process=$!
+    while ! grep -q '^ *20 ' steps.log; do sleep 0.1; done
+    { echo "BEGIN EXCLUSIVE; SELECT 'locked';"; sleep 5; } | sqlite3 "$XDG_DATA_HOME/reckon/reckon.db" > locked
+    grep -q "kept in memory" messages.log
+    kill -INT $process
+    local code=0
+    wait $process || code=$?
+    [ "$code" -eq 130 ]
+    local printed
+    printed=$(grep -c '^ *[0-9][0-9]* ' steps.log)
+    [ "$(sqlite3 "$XDG_DATA_HOME/reckon/reckon.db" 'SELECT count(*) FROM run_step')" -eq "$printed" ]
+}
+
 @test "dropless repeats the step with larger buffers and says so" {
     plan p.json ep=2 d=2 capacity=1
     run --separate-stderr "$RECKON" run p.json --nproc 2 --synthetic --steps 3 --dropless
@@ -256,6 +272,45 @@ assert all(s["dropped"] > 0 for s in d["steps"])' "$output"
     wait $process
     [ "$status" -eq 0 ]
     [[ $output == *"run 1 is stored"* ]]
+}
+
+@test "ranks started by hand with other options are refused before any step" {
+    plan p.json ep=2 d=2
+    tokens 20000 text.u16
+    # Left as it is, each of these would let one rank compute, write or wait for what the other does not.
+    local differing
+    while read -r -a differing; do
+        local port=$((20000 + RANDOM % 20000)) code=0
+        "$RECKON" run p.json --steps 2 --rank 1 --world 2 --master 127.0.0.1 --port $port "${differing[@]}" \
+            > other.log 2>&1 &
+        local process=$!
+        run --separate-stderr "$RECKON" run p.json --synthetic --steps 2 --rank 0 --world 2 --master 127.0.0.1 --port $port
+        wait $process || code=$?
+        [ "$status" -eq 2 ] && [ "$code" -eq 2 ] || { echo "${differing[*]}: $status and $code"; return 1; }
+        [[ $stderr == *"other flags"* ]]
+    done <<'END'
+--data text.u16
+--synthetic --beta1 0.8
+--synthetic --beta2 0.8
+--synthetic --eps-adam 1e-6
+--synthetic --init-std 0.1
+--synthetic --lr-min 1e-5
+--synthetic --lr-warmup 1
+--synthetic --lr-decay cosine
+--synthetic --lr-decay-steps 7
+--synthetic --checkpoint c
+--synthetic --save-weights w
+--synthetic --save-final w
+--synthetic --dump-gradients g
+--synthetic --poison
+END
+    # What is a rank's own may differ.
+    local port=$((20000 + RANDOM % 20000))
+    "$RECKON" run p.json --synthetic --steps 2 --rank 1 --world 2 --master 127.0.0.1 --port $port --no-store \
+        --spill "$PWD" > other.log 2>&1 &
+    local process=$!
+    "$RECKON" run p.json --synthetic --steps 2 --rank 0 --world 2 --master 127.0.0.1 --port $port --dump-losses losses
+    wait $process
 }
 
 # small FILE JSON... : a model of a few thousand parameters, with these members added.
