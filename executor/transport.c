@@ -1,10 +1,11 @@
 #include "executor/transport.h"
 
+#include "kernels/gpu_module.h"
+
 #include <stddef.h>
 
-/* A build without NCCL has the function, so that callers decide by its result and not by the build. */
-#ifndef RK_HAVE_NCCL
 const struct rk_transport_table *rk_transport_nccl(void) {
-    return NULL;
+    const char *reason;
+    const struct rk_gpu_module *module = rk_gpu_module(&reason);
+    return module != NULL ? module->transport : NULL;
 }
-#endif

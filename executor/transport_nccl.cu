@@ -239,7 +239,7 @@ static struct rk_transport_table make_table(void)
     return table;
 }
 
-extern "C" const struct rk_transport_table *rk_transport_nccl(void)
+extern "C" const struct rk_transport_table *rk_nccl_transport(void)
 {
     static const struct rk_transport_table table = make_table();
     return &table;

@@ -77,6 +77,9 @@ struct rk_transport {
     const struct rk_transport_position *position;
 };
 
+/* The transport. */
+extern "C" const struct rk_transport_table *rk_nccl_transport(void);
+
 /* nccl_groups.cu: communicators for the groups and links that the program uses. Collective over the job. */
 enum rk_status rk_nccl_groups_open(struct rk_transport *transport, const struct rk_program *program,
                                    struct rk_error *error);

@@ -1,13 +1,37 @@
 /* The back ends by kind, and the one checked way to run a kernel. */
+#include "kernels/gpu_module.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>
 
-#ifndef RK_HAVE_CUDA
-const struct rk_backend *rk_backend_cuda(void) {
-    return NULL;
+/* What stands for the CUDA back end when its module cannot be loaded: it has no devices, and says why. */
+static enum rk_status no_devices(int *count, struct rk_error *error) {
+    const char *reason;
+    (void)rk_gpu_module(&reason);
+    (void)rk_fail(error, RK_HARDWARE_UNFIT, "%s", reason);
+    *count = 0;
+    return RK_OK;
 }
-#endif
+
+static enum rk_status open_nothing(int ordinal, const char *spill_folder, struct rk_device **device,
+                                   struct rk_error *error) {
+    const char *reason;
+    (void)ordinal;
+    (void)spill_folder;
+    (void)device;
+    (void)rk_gpu_module(&reason);
+    return rk_fail(error, RK_HARDWARE_UNFIT, "%s", reason);
+}
+
+const struct rk_backend *rk_backend_cuda(void) {
+    static const struct rk_backend unloadable = {
+        .kind = RK_BACKEND_CUDA, .name = "cuda", .device_count = no_devices, .device_open = open_nothing};
+    const char *reason;
+    const struct rk_gpu_module *module = rk_gpu_module(&reason);
+    if (module != NULL)
+        return module->backend;
+    return reason[0] != '\0' ? &unloadable : NULL;
+}
 
 const struct rk_backend *rk_backend_of(enum rk_backend_kind kind) {
     return kind == RK_BACKEND_CUDA ? rk_backend_cuda() : rk_backend_cpu();

@@ -6,6 +6,9 @@
 
 struct CUstream_st;
 
+/* The back end. */
+const struct rk_backend *rk_cuda_backend(void);
+
 /* The CUDA stream behind a stream; the back end's. */
 struct CUstream_st *rk_cuda_stream_handle(const struct rk_stream *stream);
 /* The device that a stream belongs to, its ordinal, and its number of multiprocessors. */

@@ -373,7 +373,7 @@ static struct rk_backend make_backend(void)
     return backend;
 }
 
-extern "C" const struct rk_backend *rk_backend_cuda(void)
+extern "C" const struct rk_backend *rk_cuda_backend(void)
 {
     static const struct rk_backend backend = make_backend();
     return &backend;

@@ -73,7 +73,7 @@ void case_candidate(const struct training_case *test, const struct rk_architectu
         .recompute = test->recompute,
         .offload_percent = test->offload_percent,
         .type = test->type,
-        .backend = RK_BACKEND_CPU,
+        .backend = ranks_backend()->kind,
         .capacity_factor = test->capacity > 0 ? test->capacity : at_least_1(test->expert_parallel),
         .routing = test->routing,
     };
@@ -123,7 +123,8 @@ static enum rk_status note_step(void *context, const struct rk_training_step *st
     return RK_OK;
 }
 
-static void case_options(const struct training_case *test, double deadline, struct rk_training_options *options) {
+static void case_options(const struct training_case *test, int64_t rank, double deadline,
+                         struct rk_training_options *options) {
     *options = (struct rk_training_options){
         .steps = test->steps > 0 ? test->steps : 1,
         .data = test->data,
@@ -140,8 +141,9 @@ static void case_options(const struct training_case *test, double deadline, stru
         .save_weights = test->initial,
         .save_final = test->final,
         .dump_gradients = test->gradients,
-        .trainer = {.backend = rk_backend_cpu(),
-                    .transport = rk_transport_shm(),
+        .trainer = {.backend = ranks_backend(),
+                    .transport = ranks_transport(),
+                    .device = ranks_on_gpus() ? (int)rank : 0,
                     .deadline_seconds = deadline,
                     .poison = test->poison},
     };
@@ -158,7 +160,7 @@ int case_rank(const struct training_case *test, struct training_outcome *outcome
     RANK_CHECK(architecture != NULL);
     case_architecture(test, architecture);
     case_candidate(test, architecture, &candidate);
-    case_options(test, deadline, &options);
+    case_options(test, place->rank, deadline, &options);
     struct rk_job *job = rank_meet(place, deadline);
     struct observed observed = {test, outcome, place->rank == 0};
     struct rk_training_observer observer = {note_step, &observed};
