@@ -276,19 +276,47 @@ static enum rk_status train(struct run *run, struct rk_job *job, const struct rk
     return rk_run_record_close(&record, status, error);
 }
 
-/* What all ranks must agree on: the plan and the options that change what they compute. Field by field, since the padding of
- * a struct may differ. */
+/* The options that ranks may give differently: where a rank is, what only rank 0 writes, and a folder of the rank's
+ * host. */
+static bool own_option(size_t offset) {
+    static const size_t own[] = {
+        offsetof(struct run_options, nproc),       offsetof(struct run_options, rank),
+        offsetof(struct run_options, world),       offsetof(struct run_options, master),
+        offsetof(struct run_options, port),        offsetof(struct run_options, spill),
+        offsetof(struct run_options, dump_losses), offsetof(struct run_options, no_store),
+    };
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (own[i] == offset)
+            return true;
+    return false;
+}
+
+/* Adds an option's value. The bytes of a number are its own: those not given hold the same NaN everywhere. */
+static void add_option(struct rk_sha256 *hash, const struct rk_option *option, const void *value) {
+    if (option->type == RK_OPTION_FLAG)
+        rk_sha256_add(hash, value, sizeof(bool));
+    else if (option->type == RK_OPTION_NUMBER)
+        rk_sha256_add(hash, value, sizeof(double));
+    else if (option->type != RK_OPTION_STRING)
+        rk_sha256_add(hash, value, sizeof(int64_t));
+    else {
+        /* What is not given differs from every text, and the end of a text belongs to it. */
+        const char *text = *(const char *const *)value;
+        rk_sha256_add(hash, text == NULL ? "-" : "+", 1);
+        if (text != NULL)
+            rk_sha256_add(hash, text, strlen(text) + 1);
+    }
+}
+
+/* What all ranks must agree on: the plan, and every option that is not a rank's own. Option by option, since the
+ * padding of a struct may differ. */
 static void agreement_of(const struct run *run, uint8_t digest[32]) {
-    const struct rk_candidate *candidate = &run->plan->candidate;
-    const int64_t whole[] = {candidate->routing, run->values->steps, run->values->seed, run->values->trace_steps,
-                             run->values->dropless, run->values->resume};
-    const double real[] = {candidate->balance_coefficient, candidate->z_coefficient, candidate->weight_decay,
-                           run->values->learning_rate, run->values->clip};
     struct rk_sha256 hash;
     rk_sha256_begin(&hash);
     rk_sha256_add(&hash, run->document, run->length);
-    rk_sha256_add(&hash, whole, sizeof whole);
-    rk_sha256_add(&hash, real, sizeof real);
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
+        if (!own_option(options[i].offset))
+            add_option(&hash, &options[i], (const char *)run->values + options[i].offset);
     rk_sha256_end(&hash, digest);
 }
 
