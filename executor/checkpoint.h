@@ -36,7 +36,9 @@ enum rk_status rk_checkpoint_save(struct rk_trainer *trainer, const struct rk_ar
 enum rk_status rk_checkpoint_load(struct rk_trainer *trainer, const struct rk_architecture *architecture,
                                   const char *directory, struct rk_checkpoint_facts *facts, struct rk_error *error);
 
-/* Whether directory/latest exists. */
-bool rk_checkpoint_exists(const char *directory);
+/* Collective. Whether directory/latest exists. All ranks get the answer of rank 0; when a rank sees another `latest`
+ * (its host has not mounted the file system), all return RK_USAGE with its number and host. */
+enum rk_status rk_checkpoint_find(const struct rk_job *job, const char *directory, bool *exists,
+                                  struct rk_error *error);
 
 #endif

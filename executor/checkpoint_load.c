@@ -50,6 +50,51 @@ static enum rk_status find_latest(const char *directory, char folder[PATH_MAX], 
     return status;
 }
 
+/* What a rank sees of `latest`. */
+struct sight {
+    int64_t exists;
+    char name[RK_CHECKPOINT_NAME];
+};
+
+static struct sight look_for_latest(const char *directory) {
+    char path[PATH_MAX], *name = NULL;
+    size_t length = 0;
+    struct stat facts;
+    struct sight seen = {0};
+    if (snprintf(path, sizeof path, "%s/latest", directory) >= (int)sizeof path || stat(path, &facts) != 0)
+        return seen;
+    seen.exists = 1;
+    /* One that cannot be read is found out, and named, where it is loaded. */
+    if (rk_read_file(path, 4096, &name, &length, NULL) == RK_OK)
+        memcpy(seen.name, name, length < sizeof seen.name ? length : sizeof seen.name);
+    free(name);
+    return seen;
+}
+
+enum rk_status rk_checkpoint_find(const struct rk_job *job, const char *directory, bool *exists,
+                                  struct rk_error *error) {
+    struct sight mine = look_for_latest(directory);
+    struct sight *all = calloc((size_t)job->place.world, sizeof *all);
+    if (all == NULL)
+        return rk_fail(error, RK_ERROR, "out of memory for the answers of %lld ranks", (long long)job->place.world);
+    enum rk_status status = rk_job_all_gather(job, &mine, sizeof mine, all, error);
+    for (int64_t rank = 1; rank < job->place.world && status == RK_OK; rank++)
+        if (memcmp(&all[rank], &all[0], sizeof all[0]) != 0)
+            status =
+                rk_fail(error, RK_USAGE,
+                        "%s: rank %lld (host %s) sees %s there, and rank 0 (host %s) %s; give a directory on a file "
+                        "system that all ranks see",
+                        directory, (long long)rank, job->peers[rank].host,
+                        all[rank].exists == 0 ? "no checkpoint"
+                        : all[0].exists == 0  ? "a checkpoint"
+                                              : "another checkpoint",
+                        job->peers[0].host, all[0].exists == 0 ? "none" : "one");
+    if (status == RK_OK)
+        *exists = all[0].exists != 0;
+    free(all);
+    return status;
+}
+
 static enum rk_status check_tensors(const struct rk_manifest *manifest, const struct rk_tensor_table *wanted,
                                     const char *path, struct rk_error *error) {
     for (size_t i = 0; i < wanted->count; i++) {

@@ -19,13 +19,6 @@ static void join(char path[PATH_MAX], const char *directory, const char *folder,
         path[0] = '\0'; /* an empty name fails where it is used */
 }
 
-bool rk_checkpoint_exists(const char *directory) {
-    char path[PATH_MAX];
-    struct stat facts;
-    join(path, directory, "latest", "");
-    return stat(path, &facts) == 0;
-}
-
 /* Removes a folder and the files in it; the manifest first, so that what a crash leaves is no checkpoint. */
 static void remove_folder(const char *directory, const char *folder) {
     char path[PATH_MAX], file[PATH_MAX];

@@ -31,10 +31,23 @@ static enum rk_status check_options(const struct rk_training_options *options, s
         return rk_fail(error, RK_USAGE, "--resume: needs --checkpoint DIR, the directory to resume from");
     if (options->checkpoint_every > 0 && options->checkpoint == NULL)
         return rk_fail(error, RK_USAGE, "--checkpoint-every: needs --checkpoint DIR, the directory to write to");
-    if (options->checkpoint != NULL && !options->resume && rk_checkpoint_exists(options->checkpoint))
+    return RK_OK;
+}
+
+/* All ranks go by what rank 0 sees: a rank that began anew while the others resume would train another model. */
+static enum rk_status find_checkpoint(struct rk_training *training, struct rk_error *error) {
+    const struct rk_training_options *options = training->options;
+    bool exists = false;
+    if (options->checkpoint == NULL)
+        return RK_OK;
+    enum rk_status status = rk_checkpoint_find(training->job, options->checkpoint, &exists, error);
+    if (status != RK_OK)
+        return status;
+    if (exists && !options->resume)
         return rk_fail(error, RK_USAGE,
                        "%s: holds a checkpoint already; add --resume to go on from it, or give another directory",
                        options->checkpoint);
+    training->resumes = exists;
     return RK_OK;
 }
 
@@ -84,7 +97,7 @@ static enum rk_status resume(struct rk_training *training, struct rk_error *erro
 
 static enum rk_status first_weights(struct rk_training *training, struct rk_error *error) {
     const struct rk_training_options *options = training->options;
-    if (options->resume && rk_checkpoint_exists(options->checkpoint))
+    if (training->resumes)
         return resume(training, error);
     if (options->resume && training->job->place.rank == 0)
         rk_log_write(options->log, RK_LOG_WARNING, "%s: holds no checkpoint yet: starting with step 0",
@@ -280,6 +293,8 @@ enum rk_status rk_training_run(struct rk_job *job, const struct rk_architecture 
         .job = job, .architecture = architecture, .options = options, .candidate = *candidate};
     bool interrupted = false;
     enum rk_status status = check_options(options, error);
+    if (status == RK_OK)
+        status = find_checkpoint(&training, error);
     if (status != RK_OK)
         return status;
     status = open_training(&training, error);

@@ -14,6 +14,7 @@ struct rk_training {
     struct rk_trainer *trainer;
     struct rk_data *data;
     int32_t *windows; /* m windows of T + 1 tokens; NULL on stages that need none */
+    bool resumes; /* from a checkpoint: there is one */
     int64_t first_step;
     int64_t load_layers;           /* the most routed layers of any rank */
     int64_t *load_counts;          /* routed layers of each rank */

@@ -340,6 +340,36 @@ static void foreign_checkpoints_are_refused(void **state) {
     case_run_well(&test, outcome);
 }
 
+static struct training_case mounted;
+static int rank_without_mount;
+
+/* One rank finds an empty folder where the others find the checkpoint. */
+static int run_beside_mount(const struct rk_place *place, void *context) {
+    struct training_case test = mounted;
+    (void)context;
+    if (place->rank == rank_without_mount)
+        test.checkpoint = folder;
+    return case_rank(&test, outcome, place);
+}
+
+static void ranks_must_see_the_same_checkpoint(void **state) {
+    (void)state;
+    mounted = fresh_checkpoint();
+    for (int without = 0; without < 2; without++)
+        for (int resume = 0; resume < 2; resume++) {
+            rank_without_mount = without;
+            mounted.resume = resume == 1;
+            memset(outcome, 0, sizeof *outcome);
+            ranks_run(2, run_beside_mount, NULL);
+            for (int rank = 0; rank < 2; rank++) {
+                assert_int_equal(outcome->status[rank], RK_USAGE);
+                assert_non_null(strstr(outcome->message[rank], "rank 1 (host"));
+                assert_non_null(strstr(outcome->message[rank], without == 1 ? "no checkpoint" : "a checkpoint"));
+            }
+            assert_int_equal(outcome->steps, 0);
+        }
+}
+
 /* The limit of a file's size stands for a full disk: the write of a shard fails half-way. */
 static void full_disk_leaves_the_former_checkpoint(void **state) {
     (void)state;
@@ -388,6 +418,7 @@ int main(void) {
         cmocka_unit_test(a_directory_is_not_overwritten),
         cmocka_unit_test(broken_checkpoints_are_refused),
         cmocka_unit_test(foreign_checkpoints_are_refused),
+        cmocka_unit_test(ranks_must_see_the_same_checkpoint),
         cmocka_unit_test(full_disk_leaves_the_former_checkpoint),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, set_up, tear_down);
