@@ -44,52 +44,83 @@ bool rk_checkpoint_folder_step(const char *name, int64_t *step) {
     return strcmp(name, again) == 0;
 }
 
-static cJSON *print_tensors(const struct rk_tensor_table *table) {
-    cJSON *list = cJSON_CreateArray();
-    for (size_t i = 0; i < table->count; i++) {
-        double shape[3];
-        for (int d = 0; d < 3; d++)
-            shape[d] = (double)table->entries[i].shape[d];
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddStringToObject(item, "name", table->entries[i].name);
-        cJSON_AddItemToObject(item, "shape", cJSON_CreateDoubleArray(shape, table->entries[i].rank));
-        cJSON_AddItemToArray(list, item);
-    }
-    return list;
+/* Each returns false when memory ran out: a manifest without its lists would pass for a checkpoint. */
+static bool add_number(cJSON *object, const char *key, double value) {
+    return cJSON_AddNumberToObject(object, key, value) != NULL;
 }
 
-static cJSON *print_files(const struct rk_manifest *manifest) {
-    cJSON *list = cJSON_CreateArray();
-    for (size_t i = 0; i < manifest->file_count; i++) {
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddStringToObject(item, "name", manifest->files[i].name);
-        cJSON_AddNumberToObject(item, "bytes", (double)manifest->files[i].bytes);
-        cJSON_AddStringToObject(item, "sha256", manifest->files[i].sha256);
-        cJSON_AddItemToArray(list, item);
+static bool add_string(cJSON *object, const char *key, const char *value) {
+    return cJSON_AddStringToObject(object, key, value) != NULL;
+}
+
+static cJSON *add_object(cJSON *list) {
+    cJSON *item = cJSON_CreateObject();
+    if (cJSON_AddItemToArray(list, item))
+        return item;
+    cJSON_Delete(item);
+    return NULL;
+}
+
+static bool add_shape(cJSON *object, const struct rk_tensor_entry *entry) {
+    double shape[3];
+    for (int d = 0; d < 3; d++)
+        shape[d] = (double)entry->shape[d];
+    cJSON *list = cJSON_CreateDoubleArray(shape, entry->rank);
+    if (cJSON_AddItemToObject(object, "shape", list))
+        return true;
+    cJSON_Delete(list);
+    return false;
+}
+
+static bool print_tensors(cJSON *root, const struct rk_tensor_table *table) {
+    cJSON *list = cJSON_AddArrayToObject(root, "tensors");
+    bool complete = list != NULL;
+    for (size_t i = 0; i < table->count && complete; i++) {
+        cJSON *item = add_object(list);
+        complete =
+            item != NULL && add_string(item, "name", table->entries[i].name) && add_shape(item, &table->entries[i]);
     }
-    return list;
+    return complete;
+}
+
+static bool print_files(cJSON *root, const struct rk_manifest *manifest) {
+    cJSON *list = cJSON_AddArrayToObject(root, "files");
+    bool complete = list != NULL;
+    for (size_t i = 0; i < manifest->file_count && complete; i++) {
+        const struct rk_saved_file *file = &manifest->files[i];
+        cJSON *item = add_object(list);
+        complete = item != NULL && add_string(item, "name", file->name) &&
+                   add_number(item, "bytes", (double)file->bytes) && add_string(item, "sha256", file->sha256);
+    }
+    return complete;
+}
+
+static bool print_layout(cJSON *root, const struct rk_manifest *manifest) {
+    cJSON *layout = cJSON_AddObjectToObject(root, "layout");
+    return layout != NULL && add_number(layout, "pipeline", (double)manifest->pipeline) &&
+           add_number(layout, "virtual_stages", (double)manifest->virtual_stages) &&
+           add_number(layout, "expert_parallel", (double)manifest->expert_parallel) &&
+           add_number(layout, "data_parallel", (double)manifest->data_parallel) &&
+           add_string(layout, "type", manifest->type);
+}
+
+static bool print_head(cJSON *root, const struct rk_manifest *manifest) {
+    char seed[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)manifest->facts.seed);
+    return add_string(root, "format", RK_CHECKPOINT_FORMAT) && add_number(root, "version", RK_CHECKPOINT_VERSION) &&
+           add_number(root, "step", (double)manifest->facts.step) && add_string(root, "model", manifest->model) &&
+           add_number(root, "global_batch_tokens", (double)manifest->facts.global_batch_tokens) &&
+           add_string(root, "seed", seed) && add_string(root, "data", manifest->facts.data);
 }
 
 enum rk_status rk_manifest_print(const struct rk_manifest *manifest, struct rk_text *text, struct rk_error *error) {
-    char seed[24];
-    snprintf(seed, sizeof seed, "%llu", (unsigned long long)manifest->facts.seed);
     cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "format", RK_CHECKPOINT_FORMAT);
-    cJSON_AddNumberToObject(root, "version", RK_CHECKPOINT_VERSION);
-    cJSON_AddNumberToObject(root, "step", (double)manifest->facts.step);
-    cJSON_AddStringToObject(root, "model", manifest->model);
-    cJSON_AddNumberToObject(root, "global_batch_tokens", (double)manifest->facts.global_batch_tokens);
-    cJSON_AddStringToObject(root, "seed", seed);
-    cJSON_AddStringToObject(root, "data", manifest->facts.data);
-    cJSON *layout = cJSON_AddObjectToObject(root, "layout");
-    cJSON_AddNumberToObject(layout, "pipeline", (double)manifest->pipeline);
-    cJSON_AddNumberToObject(layout, "virtual_stages", (double)manifest->virtual_stages);
-    cJSON_AddNumberToObject(layout, "expert_parallel", (double)manifest->expert_parallel);
-    cJSON_AddNumberToObject(layout, "data_parallel", (double)manifest->data_parallel);
-    cJSON_AddStringToObject(layout, "type", manifest->type);
-    cJSON_AddItemToObject(root, "tensors", print_tensors(&manifest->tensors));
-    cJSON_AddItemToObject(root, "files", print_files(manifest));
-    enum rk_status status = rk_json_print(root, text, error);
+    enum rk_status status = RK_OK;
+    if (root == NULL || !print_head(root, manifest) || !print_layout(root, manifest) ||
+        !print_tensors(root, &manifest->tensors) || !print_files(root, manifest))
+        status = rk_fail(error, RK_ERROR, "out of memory for the manifest of a checkpoint");
+    if (status == RK_OK)
+        status = rk_json_print(root, text, error);
     cJSON_Delete(root);
     return status;
 }
