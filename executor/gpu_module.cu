@@ -8,8 +8,7 @@ extern "C" {
 #include "kernels/gpu_module.h"
 }
 
-extern "C" __attribute__((visibility("default"))) const struct rk_gpu_module *rk_gpu_module_open(void)
-{
+extern "C" __attribute__((visibility("default"))) const struct rk_gpu_module *rk_gpu_module_open(void) {
     static struct rk_gpu_module module = {RK_GPU_MODULE_LAYOUT, NULL, NULL};
     module.backend = rk_cuda_backend();
 #ifdef RK_HAVE_NCCL

@@ -1,7 +1,7 @@
-/* Exchange with the experts: one copy of a token for each rank that it goes to, stored into that rank's window and spread
- * from there over the rows of its experts; rows come back to the window of the token's rank, which sums them in the order of
- * k. Counts and rows are read on the device only. Memory and link bound: dispatch sends a row for each token and rank, combine
- * a row for each route; locally each kept row is written, then read, once. */
+/* Exchange with the experts: one copy of a token for each rank that it goes to, stored into that rank's window and
+ * spread from there over the rows of its experts; rows come back to the window of the token's rank, which sums them in
+ * the order of k. Counts and rows are read on the device only. Memory and link bound: dispatch sends a row for each
+ * token and rank, combine a row for each route; locally each kept row is written, then read, once. */
 #include "executor/transport_nccl.cuh"
 
 #include <cuda_bf16.h>
@@ -22,8 +22,7 @@ struct windows {
     int64_t dispatch_slice, tokens_at, combine_slice, scalar_bytes, routes;
 };
 
-static struct exchange exchange_of(const struct rk_transport *transport, const struct rk_op_call *call)
-{
+static struct exchange exchange_of(const struct rk_transport *transport, const struct rk_op_call *call) {
     const int64_t *dim = call->shape->dim;
     struct exchange exchange = {};
     exchange.tokens = dim[0];
@@ -41,8 +40,7 @@ static struct exchange exchange_of(const struct rk_transport *transport, const s
     return exchange;
 }
 
-static struct windows windows_of(const struct rk_transport *transport)
-{
+static struct windows windows_of(const struct rk_transport *transport) {
     const struct nccl_window *window = &transport->window;
     struct windows windows = {};
     windows.peers = window->direct ? window->peers_on_device : NULL;
@@ -56,27 +54,23 @@ static struct windows windows_of(const struct rk_transport *transport)
     return windows;
 }
 
-__device__ __forceinline__ char *dispatch_target(const windows &windows, int rank, int member)
-{
+__device__ __forceinline__ char *dispatch_target(const windows &windows, int rank, int member) {
     return windows.peers ? windows.peers[member] + NCCL_CONTROL_BYTES + rank * windows.dispatch_slice
                          : windows.stage + NCCL_CONTROL_BYTES + member * windows.dispatch_slice;
 }
 
-__device__ __forceinline__ char *combine_target(const windows &windows, int member)
-{
+__device__ __forceinline__ char *combine_target(const windows &windows, int member) {
     return windows.peers ? windows.peers[member] + NCCL_CONTROL_BYTES
                          : windows.stage + NCCL_CONTROL_BYTES + member * windows.combine_slice;
 }
 
-__device__ __forceinline__ char *combine_source(const windows &windows, int member)
-{
+__device__ __forceinline__ char *combine_source(const windows &windows, int member) {
     return windows.own + NCCL_CONTROL_BYTES + (windows.peers ? 0 : member * windows.combine_slice);
 }
 
 /* ---- meetings ---- */
 
-__device__ __forceinline__ uint64_t nanoseconds(void)
-{
+__device__ __forceinline__ uint64_t nanoseconds(void) {
     uint64_t now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     return now;
@@ -85,10 +79,10 @@ __device__ __forceinline__ uint64_t nanoseconds(void)
 /* Looks at a flag between two looks at the host's signals, which are far away. */
 enum { FLAG_LOOKS = 4096 };
 
-/* All members come to a meeting before any leaves it. What a member wrote before, the others see after. One thread a member. */
+/* All members come to a meeting before any leaves it. What a member wrote before, the others see after. One thread a
+ * member. */
 __global__ void meet(char *const *peers, int rank, int members, unsigned long long meeting, uint64_t timeout,
-                     nccl_signals *signals)
-{
+                     nccl_signals *signals) {
     int member = (int)threadIdx.x;
     if (member >= members || member == rank)
         return;
@@ -111,8 +105,7 @@ __global__ void meet(char *const *peers, int rank, int members, unsigned long lo
     }
 }
 
-static enum rk_status launched(struct rk_stream *stream, const char *what, struct rk_error *error)
-{
+static enum rk_status launched(struct rk_stream *stream, const char *what, struct rk_error *error) {
     rk_cuda_count_launches(rk_cuda_stream_device(stream), 1);
     cudaError_t result = cudaPeekAtLastError();
     if (result == cudaSuccess)
@@ -121,22 +114,19 @@ static enum rk_status launched(struct rk_stream *stream, const char *what, struc
     return rk_fail(error, RK_ERROR, "%s: %s", what, cudaGetErrorString(result));
 }
 
-static enum rk_status hold_meeting(struct rk_transport *transport, struct rk_stream *stream, struct rk_error *error)
-{
+static enum rk_status hold_meeting(struct rk_transport *transport, struct rk_stream *stream, struct rk_error *error) {
     struct nccl_window *window = &transport->window;
     const struct nccl_group *group = &transport->group[RK_GROUP_EXPERT_PARALLEL];
     window->meetings++;
-    meet<<<1, MEMBERS_MAX, 0, rk_cuda_stream_handle(stream)>>>(window->peers_on_device, (int)group->index,
-                                                             (int)group->count, window->meetings,
-                                                             (uint64_t)(transport->deadline_seconds * 1e9),
-                                                             transport->signals);
+    meet<<<1, MEMBERS_MAX, 0, rk_cuda_stream_handle(stream)>>>(
+        window->peers_on_device, (int)group->index, (int)group->count, window->meetings,
+        (uint64_t)(transport->deadline_seconds * 1e9), transport->signals);
     return launched(stream, "a meeting of the experts' ranks", error);
 }
 
 /* Moves every slice of the stage to its member's window. */
 static enum rk_status move_slices(struct rk_transport *transport, struct rk_stream *stream, int64_t slice,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     const struct nccl_group *group = &transport->group[RK_GROUP_EXPERT_PARALLEL];
     const struct nccl_window *window = &transport->window;
     cudaStream_t handle = rk_cuda_stream_handle(stream);
@@ -160,8 +150,7 @@ static enum rk_status move_slices(struct rk_transport *transport, struct rk_stre
 /* Copies a row from one place to the rows of `mask`'s lanes and to the members of `members`. All lanes of the warp. */
 template <typename piece>
 __device__ __forceinline__ void spread(const char *from, int64_t row_bytes, unsigned mask, int32_t row, char *rows,
-                                       uint64_t members, const windows &windows, int rank, int64_t token)
-{
+                                       uint64_t members, const windows &windows, int rank, int64_t token) {
     int lane = threadIdx.x % WARP;
     int64_t count = row_bytes / (int64_t)sizeof(piece);
     for (int64_t base = 0; base < count; base += WARP * PIECES) {
@@ -188,12 +177,11 @@ __device__ __forceinline__ void spread(const char *from, int64_t row_bytes, unsi
     }
 }
 
-/* One warp a token: the token to the windows of the ranks that hold its experts, with the rows it goes to there, and at once
- * to the rows of this rank's own experts. */
+/* One warp a token: the token to the windows of the ranks that hold its experts, with the rows it goes to there, and at
+ * once to the rows of this rank's own experts. */
 template <typename piece>
 __global__ void push_tokens(exchange exchange, windows windows, const char *source, const float *weight, char *rows,
-                            float *row_weight)
-{
+                            float *row_weight) {
     int lane = threadIdx.x % WARP;
     unsigned long long remote = 0;
     if (blockIdx.x == 0)
@@ -225,8 +213,8 @@ __global__ void push_tokens(exchange exchange, windows windows, const char *sour
             }
             if (mask) {
                 members |= (uint64_t)1 << member;
-                remote += (unsigned long long)exchange.row_bytes +
-                          (weight ? 4ull * (unsigned long long)__popc(mask) : 0ull);
+                remote +=
+                    (unsigned long long)exchange.row_bytes + (weight ? 4ull * (unsigned long long)__popc(mask) : 0ull);
             }
         }
         unsigned local = __ballot_sync(0xffffffffu, destination == exchange.rank);
@@ -242,8 +230,7 @@ __global__ void push_tokens(exchange exchange, windows windows, const char *sour
 
 /* One warp a token that came from another rank: from the window to the rows of its experts. */
 template <typename piece>
-__global__ void spread_tokens(exchange exchange, windows windows, char *rows, float *row_weight)
-{
+__global__ void spread_tokens(exchange exchange, windows windows, char *rows, float *row_weight) {
     int lane = threadIdx.x % WARP;
     for (int source = 0; source < exchange.ranks; source++) {
         if (source == exchange.rank)
@@ -264,30 +251,27 @@ __global__ void spread_tokens(exchange exchange, windows windows, char *rows, fl
                 row_weight[row] = weight_of[token * exchange.routes + lane];
             unsigned mask = __ballot_sync(0xffffffffu, row >= 0);
             if (mask)
-                spread<piece>(slice + windows.tokens_at + token * exchange.row_bytes, exchange.row_bytes, mask, row, rows,
-                              0, windows, exchange.rank, token);
+                spread<piece>(slice + windows.tokens_at + token * exchange.row_bytes, exchange.row_bytes, mask, row,
+                              rows, 0, windows, exchange.rank, token);
         }
     }
 }
 
-static unsigned blocks_for(const struct rk_transport *transport, int64_t units)
-{
+static unsigned blocks_for(const struct rk_transport *transport, int64_t units) {
     int64_t most = 4 * (int64_t)rk_cuda_device_multiprocessors(transport->device);
     int64_t wanted = (units + WARPS - 1) / WARPS;
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
 /* Bytes that are moved at once: 16 where rows and addresses allow it. */
-static int piece_bytes(int64_t row_bytes, const void *first, const void *second)
-{
+static int piece_bytes(int64_t row_bytes, const void *first, const void *second) {
     uint64_t bits = (uint64_t)row_bytes | (uint64_t)first | (uint64_t)second;
     return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 2;
 }
 
 template <typename piece>
 static enum rk_status dispatch(struct rk_transport *transport, struct rk_stream *stream, const struct rk_op_call *call,
-                               struct rk_error *error)
-{
+                               struct rk_error *error) {
     struct exchange exchange = exchange_of(transport, call);
     struct windows windows = windows_of(transport);
     cudaStream_t handle = rk_cuda_stream_handle(stream);
@@ -302,8 +286,8 @@ static enum rk_status dispatch(struct rk_transport *transport, struct rk_stream 
     status = launched(stream, "dispatch", error);
     if (status != RK_OK || !remote)
         return status;
-    status = direct ? hold_meeting(transport, stream, error)
-                    : move_slices(transport, stream, windows.dispatch_slice, error);
+    status =
+        direct ? hold_meeting(transport, stream, error) : move_slices(transport, stream, windows.dispatch_slice, error);
     if (status != RK_OK)
         return status;
     spread_tokens<piece><<<blocks_for(transport, windows.routes / exchange.routes), THREADS, 0, handle>>>(
@@ -312,8 +296,7 @@ static enum rk_status dispatch(struct rk_transport *transport, struct rk_stream 
 }
 
 static enum rk_status check_sizes(const struct rk_transport *transport, const struct rk_op_call *call,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     const int64_t *dim = call->shape->dim;
     const struct nccl_window *window = &transport->window;
     if (dim[2] > WARP || dim[4] > MEMBERS_MAX)
@@ -328,8 +311,7 @@ static enum rk_status check_sizes(const struct rk_transport *transport, const st
 }
 
 enum rk_status rk_nccl_dispatch(struct rk_transport *transport, struct rk_stream *stream, const struct rk_op_call *call,
-                                struct rk_error *error)
-{
+                                struct rk_error *error) {
     enum rk_status status = check_sizes(transport, call, error);
     if (status != RK_OK)
         return status;
@@ -346,24 +328,24 @@ enum rk_status rk_nccl_dispatch(struct rk_transport *transport, struct rk_stream
 
 /* ---- combine ---- */
 
-/* What the kernels of COMBINE look up, all on the device. A segment is what one local expert holds of one source's rows. */
+/* What the kernels of COMBINE look up, all on the device. A segment is what one local expert holds of one source's
+ * rows. */
 struct tables {
     int32_t *first;       /* [N + 1] first row of each segment, expert by expert, then source by source; the end */
     int32_t *destination; /* [N] where the segment's rows begin in its source's window */
     int32_t *shift;       /* [N] row of the window = row at the owner + shift[expert], for this rank's routes */
 };
 
-static struct tables tables_of(const struct rk_transport *transport, const struct exchange *exchange)
-{
+static struct tables tables_of(const struct rk_transport *transport, const struct exchange *exchange) {
     int32_t *memory = transport->window.tables;
     struct tables tables = {memory, memory + exchange->experts + 1, memory + 2 * exchange->experts + 1};
     return tables;
 }
 
 /* One block. compact: the owners' rows lie one after another in a source's window; else every owner has a slice. */
-__global__ void make_tables(exchange exchange, tables tables, bool compact)
-{
-    extern __shared__ int32_t shared[]; /* for each expert: rows of all sources, of earlier sources, of this rank, begin */
+__global__ void make_tables(exchange exchange, tables tables, bool compact) {
+    extern __shared__ int32_t
+        shared[]; /* for each expert: rows of all sources, of earlier sources, of this rank, begin */
     int experts = (int)exchange.experts, held = exchange.held, ranks = exchange.ranks, rank = exchange.rank;
     int32_t *all = shared, *earlier = all + experts, *own = earlier + experts, *begin = own + experts;
     __shared__ int32_t owner_total[MEMBERS_MAX];
@@ -416,8 +398,7 @@ __global__ void make_tables(exchange exchange, tables tables, bool compact)
 
 /* One warp a row that belongs to another rank: into that rank's window. */
 template <typename piece>
-__global__ void push_rows(exchange exchange, windows windows, tables tables, const char *rows, const float *scalar)
-{
+__global__ void push_rows(exchange exchange, windows windows, tables tables, const char *rows, const float *scalar) {
     extern __shared__ int32_t first[]; /* N + 1 */
     int lane = threadIdx.x % WARP, segments = (int)exchange.experts;
     for (int i = threadIdx.x; i <= segments; i += THREADS)
@@ -463,31 +444,24 @@ __global__ void push_rows(exchange exchange, windows windows, tables tables, con
 }
 
 /* A piece as FP32 values. */
-template <typename act, int width> struct lanes {
-    act value[width];
-};
-__device__ __forceinline__ float widen(float value)
-{
+template <typename act, int width> struct lanes { act value[width]; };
+__device__ __forceinline__ float widen(float value) {
     return value;
 }
-__device__ __forceinline__ float widen(__nv_bfloat16 value)
-{
+__device__ __forceinline__ float widen(__nv_bfloat16 value) {
     return __bfloat162float(value);
 }
-__device__ __forceinline__ void narrow(float value, float *to)
-{
+__device__ __forceinline__ void narrow(float value, float *to) {
     *to = value;
 }
-__device__ __forceinline__ void narrow(float value, __nv_bfloat16 *to)
-{
+__device__ __forceinline__ void narrow(float value, __nv_bfloat16 *to) {
     *to = __float2bfloat16_rn(value);
 }
 
 /* One warp a token: residual + its kept rows in the order of k, in FP32, rounded once. */
 template <typename act, int width>
 __global__ void sum_rows(exchange exchange, windows windows, tables tables, const char *rows, const float *scalar,
-                         const act *residual, act *out, float *scalar_out)
-{
+                         const act *residual, act *out, float *scalar_out) {
     using piece = typename std::conditional<width * sizeof(act) == 16, uint4, act>::type;
     int lane = threadIdx.x % WARP;
     int64_t count = exchange.width / width;
@@ -557,10 +531,9 @@ __global__ void sum_rows(exchange exchange, windows windows, tables tables, cons
 }
 
 template <typename act, int width>
-static enum rk_status launch_sum(struct rk_transport *transport, struct rk_stream *stream, const struct rk_op_call *call,
-                                 const struct exchange &exchange, const struct windows &windows,
-                                 const struct tables &tables, struct rk_error *error)
-{
+static enum rk_status launch_sum(struct rk_transport *transport, struct rk_stream *stream,
+                                 const struct rk_op_call *call, const struct exchange &exchange,
+                                 const struct windows &windows, const struct tables &tables, struct rk_error *error) {
     if (exchange.tokens == 0)
         return RK_OK;
     sum_rows<act, width><<<blocks_for(transport, exchange.tokens), THREADS, 0, rk_cuda_stream_handle(stream)>>>(
@@ -571,8 +544,7 @@ static enum rk_status launch_sum(struct rk_transport *transport, struct rk_strea
 
 static enum rk_status send_rows(struct rk_transport *transport, struct rk_stream *stream, const struct rk_op_call *call,
                                 const struct exchange &exchange, const struct windows &windows,
-                                const struct tables &tables, struct rk_error *error)
-{
+                                const struct tables &tables, struct rk_error *error) {
     cudaStream_t handle = rk_cuda_stream_handle(stream);
     bool direct = transport->window.direct;
     const char *rows = (const char *)call->operand[0];
@@ -604,8 +576,7 @@ static enum rk_status send_rows(struct rk_transport *transport, struct rk_stream
 }
 
 enum rk_status rk_nccl_combine(struct rk_transport *transport, struct rk_stream *stream, const struct rk_op_call *call,
-                               struct rk_error *error)
-{
+                               struct rk_error *error) {
     enum rk_status status = check_sizes(transport, call, error);
     if (status != RK_OK)
         return status;
@@ -625,8 +596,7 @@ enum rk_status rk_nccl_combine(struct rk_transport *transport, struct rk_stream 
                 : launch_sum<float, 1>(transport, stream, call, exchange, windows, tables, error);
 }
 
-int64_t rk_nccl_expert_bytes(const struct rk_transport *transport)
-{
+int64_t rk_nccl_expert_bytes(const struct rk_transport *transport) {
     unsigned long long bytes = 0;
     if (!transport->window.own || transport->failed)
         return 0;

@@ -15,8 +15,7 @@ enum { EAGER_LOOKS = 1000, POLL_NANOSECONDS = 20000 };
 #define WATCH_SECONDS 0.05
 
 enum rk_status rk_nccl_settle(struct rk_transport *transport, ncclComm_t comm, ncclResult_t result,
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     double start = 0, next_look = 0;
     for (int64_t look = 0; result == ncclInProgress; look++) {
         ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
@@ -54,25 +53,21 @@ struct announcement {
     ncclUniqueId group[RK_GROUP_COUNT], forward, backward;
 };
 
-static bool is_pipeline(int kind)
-{
+static bool is_pipeline(int kind) {
     return kind == RK_GROUP_PIPELINE_NEXT || kind == RK_GROUP_PIPELINE_PREVIOUS;
 }
 
-static bool is_member(const struct rk_transport *transport, int kind)
-{
+static bool is_member(const struct rk_transport *transport, int kind) {
     const struct nccl_group *group = &transport->group[kind];
     return group->count > 0 && group->ranks[group->index] == transport->rank;
 }
 
-static bool has_neighbour(const struct rk_transport *transport, int kind)
-{
+static bool has_neighbour(const struct rk_transport *transport, int kind) {
     return transport->group[kind].count > 0 && transport->group[kind].ranks[0] != transport->rank;
 }
 
 static enum rk_status find_groups(struct rk_transport *transport, const struct rk_candidate *candidate,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     for (int kind = RK_GROUP_NONE + 1; kind < RK_GROUP_COUNT; kind++) {
         struct nccl_group *group = &transport->group[kind];
         group->ranks = (int64_t *)calloc((size_t)transport->world, sizeof *group->ranks);
@@ -84,25 +79,26 @@ static enum rk_status find_groups(struct rk_transport *transport, const struct r
     return RK_OK;
 }
 
-static enum rk_status new_identifier(ncclUniqueId *identifier, struct rk_error *error)
-{
+static enum rk_status new_identifier(ncclUniqueId *identifier, struct rk_error *error) {
     ncclResult_t result = ncclGetUniqueId(identifier);
     if (result == ncclSuccess)
         return RK_OK;
-    return rk_fail(error, RK_ERROR, "NCCL cannot open a socket for its ranks to meet: %s; set NCCL_SOCKET_IFNAME to the "
-                   "interface that joins the hosts", ncclGetErrorString(result));
+    return rk_fail(error, RK_ERROR,
+                   "NCCL cannot open a socket for its ranks to meet: %s; set NCCL_SOCKET_IFNAME to the "
+                   "interface that joins the hosts",
+                   ncclGetErrorString(result));
 }
 
 static enum rk_status announce(struct rk_transport *transport, const struct rk_program *program,
-                               struct announcement *mine, struct rk_error *error)
-{
+                               struct announcement *mine, struct rk_error *error) {
     enum rk_status status = RK_OK;
     memset(mine, 0, sizeof *mine);
     for (size_t i = 0; i < program->op_count; i++)
         if (rk_op_executor(program->ops[i].shape.kind) == RK_BY_TRANSPORT)
             mine->used[program->ops[i].shape.group] = 1;
     for (int kind = RK_GROUP_NONE + 1; kind < RK_GROUP_COUNT && status == RK_OK; kind++)
-        if (!is_pipeline(kind) && transport->group[kind].count > 1 && transport->group[kind].ranks[0] == transport->rank)
+        if (!is_pipeline(kind) && transport->group[kind].count > 1 &&
+            transport->group[kind].ranks[0] == transport->rank)
             status = new_identifier(&mine->group[kind], error);
     if (status == RK_OK && has_neighbour(transport, RK_GROUP_PIPELINE_NEXT))
         status = new_identifier(&mine->forward, error);
@@ -113,8 +109,7 @@ static enum rk_status announce(struct rk_transport *transport, const struct rk_p
 
 /* Begins to make a communicator; the call returns before the others have come. */
 static enum rk_status begin(struct rk_transport *transport, int64_t count, int64_t index, ncclUniqueId identifier,
-                            ncclComm_t *comm, struct rk_error *error)
-{
+                            ncclComm_t *comm, struct rk_error *error) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclResult_t result = ncclCommInitRankConfig(comm, (int)count, identifier, (int)index, &config);
@@ -123,8 +118,8 @@ static enum rk_status begin(struct rk_transport *transport, int64_t count, int64
     return rk_nccl_fail(transport, error, "NCCL cannot join its group: %s", ncclGetErrorString(result));
 }
 
-static enum rk_status make_groups(struct rk_transport *transport, const struct announcement *all, struct rk_error *error)
-{
+static enum rk_status make_groups(struct rk_transport *transport, const struct announcement *all,
+                                  struct rk_error *error) {
     for (int kind = RK_GROUP_NONE + 1; kind < RK_GROUP_COUNT; kind++) {
         struct nccl_group *group = &transport->group[kind];
         bool used = false;
@@ -143,8 +138,8 @@ static enum rk_status make_groups(struct rk_transport *transport, const struct a
 }
 
 /* All links of a rank begin together, because its neighbours wait for it in an order that it does not know. */
-static enum rk_status make_links(struct rk_transport *transport, const struct announcement *all, struct rk_error *error)
-{
+static enum rk_status make_links(struct rk_transport *transport, const struct announcement *all,
+                                 struct rk_error *error) {
     enum rk_status status = RK_OK;
     bool next = has_neighbour(transport, RK_GROUP_PIPELINE_NEXT);
     bool previous = has_neighbour(transport, RK_GROUP_PIPELINE_PREVIOUS);
@@ -158,7 +153,8 @@ static enum rk_status make_links(struct rk_transport *transport, const struct an
         int64_t peer = transport->group[RK_GROUP_PIPELINE_PREVIOUS].ranks[0];
         status = begin(transport, 2, 1, all[peer].forward, &transport->link[NCCL_LINK_FORWARD_IN], error);
         if (status == RK_OK)
-            status = begin(transport, 2, 0, all[transport->rank].backward, &transport->link[NCCL_LINK_BACKWARD_OUT], error);
+            status =
+                begin(transport, 2, 0, all[transport->rank].backward, &transport->link[NCCL_LINK_BACKWARD_OUT], error);
     }
     for (int link = 0; link < NCCL_LINK_COUNT && status == RK_OK; link++)
         if (transport->link[link])
@@ -166,12 +162,13 @@ static enum rk_status make_links(struct rk_transport *transport, const struct an
     return status;
 }
 
-/* NCCL connects an algorithm's channels when an op first chooses it, and chooses by size: these sizes, in bytes of all ranks
- * together, meet all that it will choose. */
+/* NCCL connects an algorithm's channels when an op first chooses it, and chooses by size: these sizes, in bytes of all
+ * ranks together, meet all that it will choose. */
 static const int64_t first_sizes[] = {1 << 10, 1 << 16, 1 << 20, 8 << 20, 64 << 20};
 enum { FIRST_SIZES = sizeof first_sizes / sizeof first_sizes[0] };
 
-/* Streams of the first ops: one for each link, because neighbours that send to each other must not wait for themselves. */
+/* Streams of the first ops: one for each link, because neighbours that send to each other must not wait for themselves.
+ */
 struct first_ops {
     cudaStream_t stream[NCCL_LINK_COUNT];
     float *scratch; /* as many bytes as the largest of first_sizes, and a value for each rank */
@@ -179,29 +176,27 @@ struct first_ops {
 
 /* In place, so that the memory needs to hold but one operand. */
 static enum rk_status first_collectives(struct rk_transport *transport, const struct first_ops *ops, int kind,
-                                        int64_t bytes, struct rk_error *error)
-{
+                                        int64_t bytes, struct rk_error *error) {
     const struct nccl_group *group = &transport->group[kind];
     cudaStream_t stream = ops->stream[0];
     float *all = ops->scratch;
     size_t share = (size_t)((bytes / 4 + group->count - 1) / group->count);
     float *own = all + share * (size_t)group->index;
-    enum rk_status status = rk_nccl_settle(
-        transport, group->comm, ncclAllReduce(all, all, (size_t)bytes / 4, ncclFloat, ncclSum, group->comm, stream),
-        error);
+    enum rk_status status =
+        rk_nccl_settle(transport, group->comm,
+                       ncclAllReduce(all, all, (size_t)bytes / 4, ncclFloat, ncclSum, group->comm, stream), error);
     if (status == RK_OK)
         status = rk_nccl_settle(transport, group->comm,
                                 ncclReduceScatter(all, own, share, ncclFloat, ncclSum, group->comm, stream), error);
     if (status == RK_OK)
-        status = rk_nccl_settle(transport, group->comm,
-                                ncclAllGather(own, all, share, ncclFloat, group->comm, stream), error);
+        status = rk_nccl_settle(transport, group->comm, ncclAllGather(own, all, share, ncclFloat, group->comm, stream),
+                                error);
     return status;
 }
 
 /* All in one group: round a ring of stages nobody's link comes first. */
 static enum rk_status first_transfers(struct rk_transport *transport, const struct first_ops *ops,
-                                      struct rk_error *error)
-{
+                                      struct rk_error *error) {
     ncclResult_t result = ncclGroupStart();
     for (int link = 0; link < NCCL_LINK_COUNT && result == ncclSuccess; link++) {
         ncclComm_t comm = transport->link[link];
@@ -225,8 +220,7 @@ static enum rk_status first_transfers(struct rk_transport *transport, const stru
     return status;
 }
 
-static enum rk_status wait_for(struct rk_transport *transport, cudaStream_t stream, struct rk_error *error)
-{
+static enum rk_status wait_for(struct rk_transport *transport, cudaStream_t stream, struct rk_error *error) {
     double end = rk_clock_seconds() + transport->deadline_seconds;
     for (;;) {
         cudaError_t result = cudaStreamQuery(stream);
@@ -238,15 +232,15 @@ static enum rk_status wait_for(struct rk_transport *transport, cudaStream_t stre
         if (status != RK_OK)
             return status;
         if (rk_clock_seconds() > end)
-            return rk_nccl_fail(transport, error, "the first NCCL ops did not end within %g s", transport->deadline_seconds);
+            return rk_nccl_fail(transport, error, "the first NCCL ops did not end within %g s",
+                                transport->deadline_seconds);
         struct timespec pause = {0, POLL_NANOSECONDS};
         nanosleep(&pause, NULL);
     }
 }
 
 /* One small op of each sort on every communicator, so that every connection exists before the first step. */
-static enum rk_status connect_all(struct rk_transport *transport, struct rk_error *error)
-{
+static enum rk_status connect_all(struct rk_transport *transport, struct rk_error *error) {
     struct first_ops ops = {};
     size_t bytes = (size_t)first_sizes[FIRST_SIZES - 1] + (size_t)transport->world * sizeof *ops.scratch;
     cudaError_t result = cudaMalloc((void **)&ops.scratch, bytes);
@@ -273,8 +267,7 @@ static enum rk_status connect_all(struct rk_transport *transport, struct rk_erro
 }
 
 enum rk_status rk_nccl_groups_open(struct rk_transport *transport, const struct rk_program *program,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     enum rk_status status = find_groups(transport, &program->candidate, error);
     if (status != RK_OK || transport->world == 1)
         return status;
@@ -295,8 +288,7 @@ enum rk_status rk_nccl_groups_open(struct rk_transport *transport, const struct 
     return status;
 }
 
-static void each_comm(struct rk_transport *transport, ncclResult_t (*what)(ncclComm_t comm), bool last)
-{
+static void each_comm(struct rk_transport *transport, ncclResult_t (*what)(ncclComm_t comm), bool last) {
     for (int kind = 0; kind < RK_GROUP_COUNT; kind++) {
         if (transport->group[kind].comm)
             what(transport->group[kind].comm);
@@ -311,13 +303,11 @@ static void each_comm(struct rk_transport *transport, ncclResult_t (*what)(ncclC
     }
 }
 
-void rk_nccl_groups_abort(struct rk_transport *transport)
-{
+void rk_nccl_groups_abort(struct rk_transport *transport) {
     each_comm(transport, ncclCommAbort, true);
 }
 
-static ncclResult_t destroy(ncclComm_t comm)
-{
+static ncclResult_t destroy(ncclComm_t comm) {
     ncclResult_t result = ncclInProgress;
     double end = rk_clock_seconds() + 10;
     while (result == ncclInProgress && rk_clock_seconds() < end)
@@ -326,8 +316,7 @@ static ncclResult_t destroy(ncclComm_t comm)
     return result == ncclSuccess ? ncclCommDestroy(comm) : ncclCommAbort(comm);
 }
 
-void rk_nccl_groups_close(struct rk_transport *transport)
-{
+void rk_nccl_groups_close(struct rk_transport *transport) {
     if (transport->failed) {
         rk_nccl_groups_abort(transport);
     } else {

@@ -14,8 +14,7 @@ extern "C" {
 #include <unistd.h>
 
 /* Keeps the failure, stops what waits on the device, and gives the failure back. */
-enum rk_status rk_nccl_fail(struct rk_transport *transport, struct rk_error *error, const char *format, ...)
-{
+enum rk_status rk_nccl_fail(struct rk_transport *transport, struct rk_error *error, const char *format, ...) {
     char text[sizeof transport->failure.text];
     va_list values;
     va_start(values, format);
@@ -31,8 +30,7 @@ enum rk_status rk_nccl_fail(struct rk_transport *transport, struct rk_error *err
     return rk_fail(error, RK_RANK_FAILED, "%s", transport->failure.text);
 }
 
-static enum rk_status rank_is_gone(struct rk_transport *transport, int64_t rank, struct rk_error *error)
-{
+static enum rk_status rank_is_gone(struct rk_transport *transport, int64_t rank, struct rk_error *error) {
     char name[256], place[256];
     rk_transport_rank_text(transport->job, rank, name, sizeof name);
     rk_transport_place_text(transport->shape, transport->position, place, sizeof place);
@@ -41,8 +39,7 @@ static enum rk_status rank_is_gone(struct rk_transport *transport, int64_t rank,
 }
 
 /* The communicators' asynchronous errors; a peer's death shows here too, some time after its process. */
-static enum rk_status look_at_communicators(struct rk_transport *transport, struct rk_error *error)
-{
+static enum rk_status look_at_communicators(struct rk_transport *transport, struct rk_error *error) {
     ncclComm_t comms[RK_GROUP_COUNT + NCCL_LINK_COUNT];
     int count = 0;
     for (int kind = 0; kind < RK_GROUP_COUNT; kind++)
@@ -56,14 +53,13 @@ static enum rk_status look_at_communicators(struct rk_transport *transport, stru
             continue;
         char place[256];
         rk_transport_place_text(transport->shape, transport->position, place, sizeof place);
-        return rk_nccl_fail(transport, error, "NCCL: %s (%s). Rank %lld had enqueued up to %s", ncclGetErrorString(state),
-                            ncclGetLastError(comms[i]), (long long)transport->rank, place);
+        return rk_nccl_fail(transport, error, "NCCL: %s (%s). Rank %lld had enqueued up to %s",
+                            ncclGetErrorString(state), ncclGetLastError(comms[i]), (long long)transport->rank, place);
     }
     return RK_OK;
 }
 
-enum rk_status rk_nccl_look(struct rk_transport *transport, struct rk_error *error)
-{
+enum rk_status rk_nccl_look(struct rk_transport *transport, struct rk_error *error) {
     if (transport->failed)
         return rk_fail(error, RK_RANK_FAILED, "%s", transport->failure.text);
     if (transport->gave_up)
@@ -81,21 +77,20 @@ enum rk_status rk_nccl_look(struct rk_transport *transport, struct rk_error *err
         char name[256], place[256];
         rk_transport_rank_text(transport->job, group->ranks[transport->signals->missing - 1], name, sizeof name);
         rk_transport_place_text(transport->shape, transport->position, place, sizeof place);
-        return rk_nccl_fail(transport, error,
-                            "%s did not come to an exchange with the experts within %g s. Rank %lld had enqueued up to %s. "
-                            "If the rank is only slow, raise the deadline",
-                            name, transport->deadline_seconds, (long long)transport->rank, place);
+        return rk_nccl_fail(
+            transport, error,
+            "%s did not come to an exchange with the experts within %g s. Rank %lld had enqueued up to %s. "
+            "If the rank is only slow, raise the deadline",
+            name, transport->deadline_seconds, (long long)transport->rank, place);
     }
     return look_at_communicators(transport, error);
 }
 
-static enum rk_status watch(void *context, struct rk_error *error)
-{
+static enum rk_status watch(void *context, struct rk_error *error) {
     return rk_nccl_look((struct rk_transport *)context, error);
 }
 
-enum rk_status rk_nccl_watch_open(struct rk_transport *transport, struct rk_error *error)
-{
+enum rk_status rk_nccl_watch_open(struct rk_transport *transport, struct rk_error *error) {
     void *pinned = NULL;
     NCCL_CUDA_TRY(cudaHostAlloc(&pinned, sizeof *transport->signals, cudaHostAllocMapped), "allocating pinned memory");
     transport->signals = (struct nccl_signals *)pinned;
@@ -115,8 +110,7 @@ enum rk_status rk_nccl_watch_open(struct rk_transport *transport, struct rk_erro
     return RK_OK;
 }
 
-void rk_nccl_watch_close(struct rk_transport *transport)
-{
+void rk_nccl_watch_close(struct rk_transport *transport) {
     rk_cuda_device_watch(transport->device, NULL, NULL);
     for (int64_t rank = 0; transport->processes && rank < transport->world; rank++)
         if (transport->processes[rank] >= 0)

@@ -4,13 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t largest(int64_t left, int64_t right)
-{
+static int64_t largest(int64_t left, int64_t right) {
     return left > right ? left : right;
 }
 
-static int64_t align(int64_t bytes)
-{
+static int64_t align(int64_t bytes) {
     return (bytes + 255) / 256 * 256;
 }
 
@@ -20,8 +18,7 @@ struct needs {
     int64_t routes, tokens, row_bytes;
 };
 
-static struct needs needs_of(const struct rk_program *program)
-{
+static struct needs needs_of(const struct rk_program *program) {
     struct needs needs = {0, 0, 0, 0};
     for (size_t i = 0; i < program->op_count; i++) {
         const struct rk_op_shape *shape = &program->ops[i].shape;
@@ -36,8 +33,8 @@ static struct needs needs_of(const struct rk_program *program)
 }
 
 /* The largest of any rank, so that all windows are laid out alike. */
-static enum rk_status agree_on_needs(const struct rk_transport *transport, struct needs *needs, struct rk_error *error)
-{
+static enum rk_status agree_on_needs(const struct rk_transport *transport, struct needs *needs,
+                                     struct rk_error *error) {
     struct needs *all = (struct needs *)calloc((size_t)transport->world, sizeof *all);
     if (!all)
         return rk_fail(error, RK_ERROR, "transport: out of memory");
@@ -52,8 +49,7 @@ static enum rk_status agree_on_needs(const struct rk_transport *transport, struc
     return status;
 }
 
-static void lay_out(struct nccl_window *window, const struct needs *needs, int64_t members)
-{
+static void lay_out(struct nccl_window *window, const struct needs *needs, int64_t members) {
     window->routes = needs->routes;
     window->row_bytes = needs->row_bytes;
     window->tokens_at = align(NCCL_SLICE_HEADER + needs->routes * 8);
@@ -70,8 +66,7 @@ struct offer {
     int32_t valid;
 };
 
-static enum rk_status allocate(struct nccl_window *window, char **memory, struct rk_error *error)
-{
+static enum rk_status allocate(struct nccl_window *window, char **memory, struct rk_error *error) {
     cudaError_t result = cudaMalloc((void **)memory, (size_t)window->bytes);
     if (result == cudaSuccess)
         result = cudaMemset(*memory, 0, NCCL_CONTROL_BYTES);
@@ -85,8 +80,7 @@ static enum rk_status allocate(struct nccl_window *window, char **memory, struct
 }
 
 /* Maps the peers' windows. *mapped: all of this rank's group. */
-static void map_peers(struct rk_transport *transport, const struct offer *offers, bool *mapped)
-{
+static void map_peers(struct rk_transport *transport, const struct offer *offers, bool *mapped) {
     struct nccl_window *window = &transport->window;
     const struct nccl_group *group = &transport->group[RK_GROUP_EXPERT_PARALLEL];
     *mapped = true;
@@ -95,8 +89,8 @@ static void map_peers(struct rk_transport *transport, const struct offer *offers
         const struct offer *offer = &offers[group->ranks[member]];
         if (member == group->index) {
             window->peers[member] = window->own;
-        } else if (offer->valid && cudaIpcOpenMemHandle(&address, offer->handle, cudaIpcMemLazyEnablePeerAccess) ==
-                                       cudaSuccess) {
+        } else if (offer->valid &&
+                   cudaIpcOpenMemHandle(&address, offer->handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess) {
             window->peers[member] = (char *)address;
         } else {
             cudaGetLastError();
@@ -105,8 +99,7 @@ static void map_peers(struct rk_transport *transport, const struct offer *offers
     }
 }
 
-static void unmap_peers(struct rk_transport *transport)
-{
+static void unmap_peers(struct rk_transport *transport) {
     struct nccl_window *window = &transport->window;
     const struct nccl_group *group = &transport->group[RK_GROUP_EXPERT_PARALLEL];
     for (int64_t member = 0; window->peers && member < group->count; member++) {
@@ -117,8 +110,7 @@ static void unmap_peers(struct rk_transport *transport)
 }
 
 /* Offers the window to all and maps those of the group. *direct: every rank of the job could. */
-static enum rk_status share(struct rk_transport *transport, bool *direct, struct rk_error *error)
-{
+static enum rk_status share(struct rk_transport *transport, bool *direct, struct rk_error *error) {
     struct nccl_window *window = &transport->window;
     struct offer mine, *offers = (struct offer *)calloc((size_t)transport->world, sizeof *offers);
     int32_t *all = (int32_t *)calloc((size_t)transport->world, sizeof *all);
@@ -145,8 +137,7 @@ static enum rk_status share(struct rk_transport *transport, bool *direct, struct
 
 /* Ranks of one host first try to reach one another's memory; when one cannot, all take NCCL's way. */
 enum rk_status rk_nccl_window_open(struct rk_transport *transport, const struct rk_program *program,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     struct nccl_window *window = &transport->window;
     const struct nccl_group *group = &transport->group[RK_GROUP_EXPERT_PARALLEL];
     struct needs needs = needs_of(program);
@@ -193,8 +184,7 @@ enum rk_status rk_nccl_window_open(struct rk_transport *transport, const struct 
     return RK_OK;
 }
 
-void rk_nccl_window_close(struct rk_transport *transport)
-{
+void rk_nccl_window_close(struct rk_transport *transport) {
     struct nccl_window *window = &transport->window;
     unmap_peers(transport);
     /* A window is freed once nobody maps it any more. */

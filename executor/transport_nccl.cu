@@ -7,25 +7,24 @@ extern "C" {
 #include <stdlib.h>
 #include <string.h>
 
-static enum rk_status check_version(struct rk_error *error)
-{
+static enum rk_status check_version(struct rk_error *error) {
     int version = 0;
     ncclResult_t result = ncclGetVersion(&version);
     if (result == ncclSuccess && version / 100 >= NCCL_VERSION_CODE / 100)
         return RK_OK;
-    return rk_fail(error, RK_HARDWARE_UNFIT,
-                   "NCCL's library is version %d, this program was built with %d; put a library of at least that release "
-                   "first on LD_LIBRARY_PATH, or build with the header of the one that is there", version,
-                   (int)NCCL_VERSION_CODE);
+    return rk_fail(
+        error, RK_HARDWARE_UNFIT,
+        "NCCL's library is version %d, this program was built with %d; put a library of at least that release "
+        "first on LD_LIBRARY_PATH, or build with the header of the one that is there",
+        version, (int)NCCL_VERSION_CODE);
 }
 
-static void transport_close(struct rk_transport *transport)
-{
+static void transport_close(struct rk_transport *transport) {
     if (!transport)
         return;
     /* A rank that is done may end, and the others would take it for dead while they still wait for their last ops. */
-    if (transport->gave_up || (!transport->failed && transport->world > 1 &&
-                               rk_job_barrier(transport->job, NULL) != RK_OK))
+    if (transport->gave_up ||
+        (!transport->failed && transport->world > 1 && rk_job_barrier(transport->job, NULL) != RK_OK))
         transport->failed = 1;
     rk_nccl_watch_close(transport);
     rk_nccl_window_close(transport);
@@ -35,8 +34,7 @@ static void transport_close(struct rk_transport *transport)
 
 static enum rk_status transport_open(const struct rk_job *job, const struct rk_backend *backend,
                                      struct rk_device *device, const struct rk_program *program,
-                                     double deadline_seconds, struct rk_transport **opened, struct rk_error *error)
-{
+                                     double deadline_seconds, struct rk_transport **opened, struct rk_error *error) {
     if (!backend || backend->kind != RK_BACKEND_CUDA)
         return rk_fail(error, RK_USAGE, "transport nccl moves the memory of GPUs only; the back end is %s",
                        backend ? backend->name : "not named");
@@ -73,8 +71,7 @@ static enum rk_status transport_open(const struct rk_job *job, const struct rk_b
 
 /* What the op says of its group must be what the layout says. */
 static enum rk_status check_group(const struct rk_transport *transport, const struct rk_op_shape *shape,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     const struct nccl_group *group = &transport->group[shape->group];
     bool pipeline = shape->group == RK_GROUP_PIPELINE_NEXT || shape->group == RK_GROUP_PIPELINE_PREVIOUS;
     bool transfer = shape->kind == RK_OP_SEND || shape->kind == RK_OP_RECEIVE;
@@ -89,8 +86,7 @@ static enum rk_status check_group(const struct rk_transport *transport, const st
 
 /* A collective of one: the result takes its place. */
 static enum rk_status copy_alone(struct rk_transport *transport, cudaStream_t stream, void *to, const void *from,
-                                 int64_t bytes, struct rk_error *error)
-{
+                                 int64_t bytes, struct rk_error *error) {
     if (to == from || bytes == 0)
         return RK_OK;
     rk_cuda_count_launches(transport->device, 1);
@@ -99,8 +95,7 @@ static enum rk_status copy_alone(struct rk_transport *transport, cudaStream_t st
 }
 
 static enum rk_status run_collective(struct rk_transport *transport, struct rk_stream *rk_stream,
-                                     const struct rk_op_call *call, struct rk_error *error)
-{
+                                     const struct rk_op_call *call, struct rk_error *error) {
     const struct rk_op_shape *shape = call->shape;
     const struct nccl_group *group = &transport->group[shape->group];
     cudaStream_t stream = rk_cuda_stream_handle(rk_stream);
@@ -134,8 +129,8 @@ static enum rk_status run_collective(struct rk_transport *transport, struct rk_s
         bool wide = (shape->flags & RK_OP_FLAG_F64) != 0;
         if (alone)
             return RK_OK;
-        result = ncclAllReduce(in, call->operand[0], (size_t)elements, wide ? ncclDouble : ncclFloat, ncclSum, group->comm,
-                               stream);
+        result = ncclAllReduce(in, call->operand[0], (size_t)elements, wide ? ncclDouble : ncclFloat, ncclSum,
+                               group->comm, stream);
         remote = others * elements * (wide ? 8 : 4);
     }
     }
@@ -147,8 +142,7 @@ static enum rk_status run_collective(struct rk_transport *transport, struct rk_s
 }
 
 static enum rk_status run_transfer(struct rk_transport *transport, struct rk_stream *rk_stream,
-                                   const struct rk_op_call *call, struct rk_error *error)
-{
+                                   const struct rk_op_call *call, struct rk_error *error) {
     bool sends = call->shape->kind == RK_OP_SEND, next = call->shape->group == RK_GROUP_PIPELINE_NEXT;
     enum nccl_link link = sends ? (next ? NCCL_LINK_FORWARD_OUT : NCCL_LINK_BACKWARD_OUT)
                                 : (next ? NCCL_LINK_BACKWARD_IN : NCCL_LINK_FORWARD_IN);
@@ -169,8 +163,7 @@ static enum rk_status run_transfer(struct rk_transport *transport, struct rk_str
 
 static enum rk_status transport_run(struct rk_transport *transport, struct rk_stream *stream,
                                     const struct rk_op_call *call, enum rk_stream_kind stream_kind,
-                                    const struct rk_transport_position *position, struct rk_error *error)
-{
+                                    const struct rk_transport_position *position, struct rk_error *error) {
     (void)stream_kind;
     transport->shape = call->shape;
     transport->position = position;
@@ -205,29 +198,25 @@ static enum rk_status transport_run(struct rk_transport *transport, struct rk_st
     return status;
 }
 
-static enum rk_status transport_barrier(struct rk_transport *transport, struct rk_error *error)
-{
+static enum rk_status transport_barrier(struct rk_transport *transport, struct rk_error *error) {
     enum rk_status status = rk_nccl_look(transport, error);
     if (status != RK_OK || transport->world == 1)
         return status;
     return rk_job_barrier(transport->job, error);
 }
 
-static void transport_abort(struct rk_transport *transport)
-{
+static void transport_abort(struct rk_transport *transport) {
     transport->gave_up = 1;
     if (transport->signals)
         transport->signals->stop = 1;
 }
 
-static void transport_traffic(const struct rk_transport *transport, int64_t remote_bytes[RK_OP_FAMILY_COUNT])
-{
+static void transport_traffic(const struct rk_transport *transport, int64_t remote_bytes[RK_OP_FAMILY_COUNT]) {
     memcpy(remote_bytes, transport->remote_bytes, sizeof transport->remote_bytes);
     remote_bytes[RK_OP_FAMILY_EXPERT_EXCHANGE] += rk_nccl_expert_bytes(transport);
 }
 
-static struct rk_transport_table make_table(void)
-{
+static struct rk_transport_table make_table(void) {
     struct rk_transport_table table = {};
     table.name = "nccl";
     table.open = transport_open;
@@ -239,8 +228,7 @@ static struct rk_transport_table make_table(void)
     return table;
 }
 
-extern "C" const struct rk_transport_table *rk_nccl_transport(void)
-{
+extern "C" const struct rk_transport_table *rk_nccl_transport(void) {
     static const struct rk_transport_table table = make_table();
     return &table;
 }

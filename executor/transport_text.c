@@ -8,14 +8,14 @@ char *rk_transport_rank_text(const struct rk_job *job, int64_t rank, char *buffe
     return buffer;
 }
 
-char *rk_transport_place_text(const struct rk_op_shape *shape, const struct rk_transport_position *position, char *buffer,
-                              size_t size) {
+char *rk_transport_place_text(const struct rk_op_shape *shape, const struct rk_transport_position *position,
+                              char *buffer, size_t size) {
     if (shape == NULL) {
         snprintf(buffer, size, "the barrier of all ranks");
         return buffer;
     }
-    size_t used = (size_t)snprintf(buffer, size, "%s over the %s group", rk_op_name(shape->kind),
-                                   rk_group_name(shape->group));
+    size_t used =
+        (size_t)snprintf(buffer, size, "%s over the %s group", rk_op_name(shape->kind), rk_group_name(shape->group));
     if (position == NULL || used >= size)
         return buffer;
     if (position->segment != NULL && used < size)

@@ -64,7 +64,8 @@ static void load(struct loaded *loaded) {
     memcpy(&entry, &symbol, sizeof entry);
     const struct rk_gpu_module *module = entry != NULL ? entry() : NULL;
     if (module == NULL || memcmp(module->layout, layout, sizeof layout) != 0)
-        snprintf(loaded->reason, sizeof loaded->reason, RK_GPU_MODULE " is of another build of the program; build both");
+        snprintf(loaded->reason, sizeof loaded->reason,
+                 RK_GPU_MODULE " is of another build of the program; build both");
     else
         loaded->module = module;
 }

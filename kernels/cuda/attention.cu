@@ -1,21 +1,18 @@
-/* Causal attention, any type and head width up to 256, with plain arithmetic in FP32: the oracle and the fallback of the
- * tensor core path (attention_mma.cu).
+/* Causal attention, any type and head width up to 256, with plain arithmetic in FP32: the oracle and the fallback of
+ * the tensor core path (attention_mma.cu).
  *
- * Scores never reach device memory: a block holds a tile of queries (or keys) and walks over tiles of the other side. Forward
- * 4 · T · S/2 · n_h · d_head operations, backward 2.5 times that, and the scores once more for dq. No atomics: dq and dk, dv
- * come from two kernels, each of which owns its outputs. */
+ * Scores never reach device memory: a block holds a tile of queries (or keys) and walks over tiles of the other side.
+ * Forward 4 · T · S/2 · n_h · d_head operations, backward 2.5 times that, and the scores once more for dq. No atomics:
+ * dq and dk, dv come from two kernels, each of which owns its outputs. */
 #include "kernels/cuda/attention.cuh"
 
 enum { ATTENTION_THREADS = 256, SIDE = 16 }; /* threads stand in a SIDE × SIDE square */
 
 /* rows of a tile: as many as shared memory holds */
-template <int rows> struct tile_size {
-    static constexpr int each = rows / SIDE; /* rows or columns of a thread */
-};
+template <int rows> struct tile_size { static constexpr int each = rows / SIDE; /* rows or columns of a thread */ };
 
 template <typename act>
-__device__ void load_rows(float *tile, const act *from, int64_t stride, int64_t valid, int rows, int width)
-{
+__device__ void load_rows(float *tile, const act *from, int64_t stride, int64_t valid, int rows, int width) {
     for (int i = threadIdx.x; i < rows * width; i += ATTENTION_THREADS) {
         int row = i / width, column = i % width;
         tile[row * (width + 1) + column] = row < valid ? rk_load(from + row * stride + column) : 0.0f;
@@ -24,8 +21,7 @@ __device__ void load_rows(float *tile, const act *from, int64_t stride, int64_t 
 
 /* sums[i][j] = left row (y·each + i) · right row (x·each + j), over width. */
 template <int each>
-__device__ void multiply_rows(const float *left, const float *right, int width, float sums[each][each])
-{
+__device__ void multiply_rows(const float *left, const float *right, int width, float sums[each][each]) {
     int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
     for (int i = 0; i < each; i++)
         for (int j = 0; j < each; j++)
@@ -46,8 +42,8 @@ enum { COLUMNS_MAX = 256 / SIDE }; /* columns x, x + 16, ... of a head that a th
 
 /* out[i][c] += Σ_j weights(row i, j) · right[j][column c]; transposed: weights(j, row i). */
 template <int each, bool transposed>
-__device__ void accumulate(const float *weights, const float *right, int rows, int width, float out[each][COLUMNS_MAX])
-{
+__device__ void accumulate(const float *weights, const float *right, int rows, int width,
+                           float out[each][COLUMNS_MAX]) {
     int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
     for (int j = 0; j < rows; j++)
         for (int i = 0; i < each; i++) {
@@ -59,8 +55,7 @@ __device__ void accumulate(const float *weights, const float *right, int rows, i
 }
 
 template <typename act, int rows>
-__global__ void attention_forward(attention_shape shape, const act *qkv, act *context, float *lse)
-{
+__global__ void attention_forward(attention_shape shape, const act *qkv, act *context, float *lse) {
     constexpr int each = tile_size<rows>::each;
     extern __shared__ float shared[];
     int width = shape.head_dim, x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
@@ -125,8 +120,7 @@ __global__ void attention_forward(attention_shape shape, const act *qkv, act *co
 
 /* delta[token, head] = Σ dcontext · context: one warp each. */
 template <typename act>
-__global__ void attention_delta(attention_shape shape, const act *context, const act *dcontext, float *delta)
-{
+__global__ void attention_delta(attention_shape shape, const act *context, const act *dcontext, float *delta) {
     int64_t unit = (int64_t)blockIdx.x * (blockDim.x / RK_CUDA_WARP) + threadIdx.x / RK_CUDA_WARP;
     if (unit >= shape.tokens * shape.heads)
         return;
@@ -144,8 +138,7 @@ template <int rows>
 __device__ void weights_and_gradients(const attention_shape &shape, const float *query, const float *key,
                                       const float *value, const float *dcontext, const float *lse, const float *delta,
                                       int head, int64_t first, int64_t query_base, int64_t key_base, float *weights,
-                                      float *dscores)
-{
+                                      float *dscores) {
     constexpr int each = tile_size<rows>::each;
     int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
     float score[each][each], dweight[each][each];
@@ -166,8 +159,7 @@ __device__ void weights_and_gradients(const attention_shape &shape, const float 
 
 template <typename act, int rows>
 __global__ void attention_backward_query(attention_shape shape, const act *qkv, const act *dcontext, const float *lse,
-                                         const float *delta, act *dqkv)
-{
+                                         const float *delta, act *dqkv) {
     constexpr int each = tile_size<rows>::each;
     extern __shared__ float shared[];
     int width = shape.head_dim, x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, padded = rows * (width + 1);
@@ -206,8 +198,7 @@ __global__ void attention_backward_query(attention_shape shape, const act *qkv, 
 
 template <typename act, int rows>
 __global__ void attention_backward_key(attention_shape shape, const act *qkv, const act *dcontext, const float *lse,
-                                       const float *delta, act *dqkv)
-{
+                                       const float *delta, act *dqkv) {
     constexpr int each = tile_size<rows>::each;
     extern __shared__ float shared[];
     int width = shape.head_dim, x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, padded = rows * (width + 1);
@@ -248,8 +239,7 @@ __global__ void attention_backward_key(attention_shape shape, const act *qkv, co
     }
 }
 
-attention_shape rk_cuda_attention_shape(const struct rk_op_call *call)
-{
+attention_shape rk_cuda_attention_shape(const struct rk_op_call *call) {
     const int64_t *dim = call->shape->dim;
     attention_shape shape = {};
     shape.tokens = dim[0];
@@ -262,37 +252,33 @@ attention_shape rk_cuda_attention_shape(const struct rk_op_call *call)
     return shape;
 }
 
-dim3 rk_cuda_attention_grid(const attention_shape &shape, int rows, int heads)
-{
+dim3 rk_cuda_attention_grid(const attention_shape &shape, int rows, int heads) {
     int64_t tiles = (shape.sequence + rows - 1) / rows;
     return dim3((unsigned)(tiles * (shape.tokens / shape.sequence)), (unsigned)heads);
 }
 
-static size_t shared_bytes(const attention_shape &shape, int rows, int tiles, int squares)
-{
+static size_t shared_bytes(const attention_shape &shape, int rows, int tiles, int squares) {
     return sizeof(float) * (size_t)rows * (size_t)(tiles * (shape.head_dim + 1) + squares * (rows + 1));
 }
 
 template <typename act, int rows>
 static enum rk_status forward(struct rk_stream *stream, const struct rk_op_call *call, const attention_shape &shape,
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     size_t shared = shared_bytes(shape, rows, 3, 1);
     RK_CUDA_TRY(rk_cuda_allow_shared(attention_forward<act, rows>, shared), "attention_forward: shared memory");
-    attention_forward<act, rows><<<rk_cuda_attention_grid(shape, rows, shape.heads), ATTENTION_THREADS, shared, stream->handle>>>(
-        shape, (const act *)call->operand[0], (act *)call->operand[1], (float *)call->operand[2]);
+    attention_forward<act, rows>
+        <<<rk_cuda_attention_grid(shape, rows, shape.heads), ATTENTION_THREADS, shared, stream->handle>>>(
+            shape, (const act *)call->operand[0], (act *)call->operand[1], (float *)call->operand[2]);
     return rk_cuda_launched(stream, "attention_forward", error);
 }
 
-static enum rk_status check_width(const attention_shape &shape, struct rk_error *error)
-{
+static enum rk_status check_width(const attention_shape &shape, struct rk_error *error) {
     if (shape.head_dim <= 256)
         return RK_OK;
     return rk_fail(error, RK_USAGE, "attention on GPUs: heads of %d values; at most 256 are supported", shape.head_dim);
 }
 
-RK_CUDA_OP(attention_forward)
-{
+RK_CUDA_OP(attention_forward) {
     attention_shape shape = rk_cuda_attention_shape(call);
     enum rk_status status = check_width(shape, error);
     if (status != RK_OK || shape.tokens == 0)
@@ -307,42 +293,39 @@ RK_CUDA_OP(attention_forward)
 }
 
 enum rk_status rk_cuda_attention_delta(struct rk_stream *stream, const struct rk_op_call *call, float *delta,
-                                       struct rk_error *error)
-{
+                                       struct rk_error *error) {
     attention_shape shape = rk_cuda_attention_shape(call);
     int64_t units = shape.tokens * shape.heads, warps = ATTENTION_THREADS / RK_CUDA_WARP;
-    RK_CUDA_BY_TYPE(call->shape->type,
-                    (attention_delta<act><<<(unsigned)((units + warps - 1) / warps), ATTENTION_THREADS, 0,
-                                            stream->handle>>>(shape, (const act *)call->operand[1],
-                                                              (const act *)call->operand[3], delta)));
+    RK_CUDA_BY_TYPE(
+        call->shape->type,
+        (attention_delta<act><<<(unsigned)((units + warps - 1) / warps), ATTENTION_THREADS, 0, stream->handle>>>(
+            shape, (const act *)call->operand[1], (const act *)call->operand[3], delta)));
     return rk_cuda_launched(stream, "attention_backward: row sums", error);
 }
 
 template <typename act, int rows>
 static enum rk_status backward(struct rk_stream *stream, const struct rk_op_call *call, const attention_shape &shape,
-                               const float *delta, struct rk_error *error)
-{
+                               const float *delta, struct rk_error *error) {
     const act *qkv = (const act *)call->operand[0], *dcontext = (const act *)call->operand[3];
     const float *lse = (const float *)call->operand[2];
     act *dqkv = (act *)call->operand[4];
     size_t shared = shared_bytes(shape, rows, 4, 1);
     RK_CUDA_TRY(rk_cuda_allow_shared(attention_backward_query<act, rows>, shared), "attention_backward: shared memory");
     attention_backward_query<act, rows>
-        <<<rk_cuda_attention_grid(shape, rows, shape.heads), ATTENTION_THREADS, shared, stream->handle>>>(shape, qkv, dcontext, lse,
-                                                                                          delta, dqkv);
+        <<<rk_cuda_attention_grid(shape, rows, shape.heads), ATTENTION_THREADS, shared, stream->handle>>>(
+            shape, qkv, dcontext, lse, delta, dqkv);
     enum rk_status status = rk_cuda_launched(stream, "attention_backward: queries", error);
     if (status != RK_OK)
         return status;
     shared = shared_bytes(shape, rows, 4, 2);
     RK_CUDA_TRY(rk_cuda_allow_shared(attention_backward_key<act, rows>, shared), "attention_backward: shared memory");
     attention_backward_key<act, rows>
-        <<<rk_cuda_attention_grid(shape, rows, shape.kv_heads), ATTENTION_THREADS, shared, stream->handle>>>(shape, qkv, dcontext, lse,
-                                                                                             delta, dqkv);
+        <<<rk_cuda_attention_grid(shape, rows, shape.kv_heads), ATTENTION_THREADS, shared, stream->handle>>>(
+            shape, qkv, dcontext, lse, delta, dqkv);
     return rk_cuda_launched(stream, "attention_backward: keys", error);
 }
 
-RK_CUDA_OP(attention_backward)
-{
+RK_CUDA_OP(attention_backward) {
     attention_shape shape = rk_cuda_attention_shape(call);
     enum rk_status status = check_width(shape, error);
     if (status != RK_OK || shape.tokens == 0)

@@ -10,20 +10,17 @@ struct attention_shape {
     float scale;
 };
 
-/* Blocks of a grid: x runs over the tiles of `rows` queries or keys of a sequence, then over the sequences (x has no limit
- * that a batch could meet); y over heads. */
+/* Blocks of a grid: x runs over the tiles of `rows` queries or keys of a sequence, then over the sequences (x has no
+ * limit that a batch could meet); y over heads. */
 dim3 rk_cuda_attention_grid(const attention_shape &shape, int rows, int heads);
 
-__device__ __forceinline__ int64_t rk_attention_tiles(const attention_shape &shape, int rows)
-{
+__device__ __forceinline__ int64_t rk_attention_tiles(const attention_shape &shape, int rows) {
     return (shape.sequence + rows - 1) / rows;
 }
-__device__ __forceinline__ int64_t rk_attention_tile(const attention_shape &shape, int rows)
-{
+__device__ __forceinline__ int64_t rk_attention_tile(const attention_shape &shape, int rows) {
     return blockIdx.x % rk_attention_tiles(shape, rows);
 }
-__device__ __forceinline__ int64_t rk_attention_sequence(const attention_shape &shape, int rows)
-{
+__device__ __forceinline__ int64_t rk_attention_sequence(const attention_shape &shape, int rows) {
     return blockIdx.x / rk_attention_tiles(shape, rows);
 }
 

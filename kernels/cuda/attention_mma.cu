@@ -1,14 +1,20 @@
 /* Causal attention on tensor cores: BF16, heads of 64 or 128 values, softmax and sums in FP32.
  *
- * Forward: a block holds 128 queries of a head, a warp 16 of them, and walks over tiles of 64 keys. Backward in two kernels
- * without atomics: one holds 128 keys and sums dk and dv over the queries of all heads that share them, with scores
- * transposed so that every product's left factor is already in registers; the other holds 128 queries and sums dq. Scores are
- * computed twice: 7 products where a kernel with atomics needs 5. Compute bound. */
+ * Forward: a block holds 128 queries of a head, a warp 16 of them, and walks over tiles of 64 keys. Backward in two
+ * kernels without atomics: one holds 128 keys and sums dk and dv over the queries of all heads that share them, with
+ * scores transposed so that every product's left factor is already in registers; the other holds 128 queries and sums
+ * dq. Scores are computed twice: 7 products where a kernel with atomics needs 5. Compute bound. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
-enum { WARPS = 8, THREADS = WARPS * RK_CUDA_WARP, HELD = 16 * WARPS, FORWARD_KEYS = 64, BACKWARD_QUERIES = 32,
-       BACKWARD_KEYS = 64 };
+enum {
+    WARPS = 8,
+    THREADS = WARPS * RK_CUDA_WARP,
+    HELD = 16 * WARPS,
+    FORWARD_KEYS = 64,
+    BACKWARD_QUERIES = 32,
+    BACKWARD_KEYS = 64
+};
 #define LOG2_E 1.44269504088896340736f
 
 template <int width> struct layout {
@@ -18,8 +24,8 @@ template <int width> struct layout {
 
 /* Brings `rows` rows into shared memory; rows from `valid` on become 0. */
 template <int width, int rows>
-__device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from, int64_t stride, int64_t valid)
-{
+__device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from, int64_t stride,
+                                          int64_t valid) {
     constexpr int chunks = width / 8;
 #pragma unroll
     for (int part = 0; part < rows * chunks / THREADS; part++) {
@@ -32,8 +38,7 @@ __device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat
 /* sums[16 rows][count · 8 columns] += left rows · right rowsᵀ, both tiles with `width` inner values. */
 template <int width, int count>
 __device__ __forceinline__ void multiply_tiles(const __nv_bfloat16 *left, const __nv_bfloat16 *right,
-                                               float sums[count][4])
-{
+                                               float sums[count][4]) {
     constexpr int stride = layout<width>::stride;
 #pragma unroll
     for (int inner = 0; inner < width; inner += 16) {
@@ -52,8 +57,7 @@ __device__ __forceinline__ void multiply_tiles(const __nv_bfloat16 *left, const 
 /* out[16 rows][width] += weights[16 rows][count · 8] · right[count · 8][width]. */
 template <int width, int count>
 __device__ __forceinline__ void multiply_weights(const float weights[count][4], const __nv_bfloat16 *right,
-                                                 float out[layout<width>::columns][4])
-{
+                                                 float out[layout<width>::columns][4]) {
     constexpr int stride = layout<width>::stride;
 #pragma unroll
     for (int pair = 0; pair < count / 2; pair++) {
@@ -73,8 +77,7 @@ __device__ __forceinline__ void multiply_weights(const float weights[count][4], 
 template <int width>
 __device__ __forceinline__ void store_rows(__nv_bfloat16 *to, int64_t stride, int64_t valid,
                                            const float values[layout<width>::columns][4], float scale_low,
-                                           float scale_high)
-{
+                                           float scale_high) {
     int lane = threadIdx.x % RK_CUDA_WARP, row = lane / 4, column = lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < layout<width>::columns; i++) {
@@ -93,29 +96,25 @@ template <int width> struct pointers {
 
 template <int width>
 __device__ __forceinline__ pointers<width> sequence_pointers(const attention_shape &shape, const __nv_bfloat16 *qkv,
-                                                             int64_t first, int head, int kv_head)
-{
+                                                             int64_t first, int head, int kv_head) {
     const __nv_bfloat16 *base = qkv + first * shape.row;
     return {base + (int64_t)head * width, base + (int64_t)(shape.heads + kv_head) * width,
             base + (int64_t)(shape.heads + shape.kv_heads + kv_head) * width};
 }
 
-__device__ __forceinline__ float quad_max(float value)
-{
+__device__ __forceinline__ float quad_max(float value) {
     value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
     return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
 
-__device__ __forceinline__ float quad_sum(float value)
-{
+__device__ __forceinline__ float quad_sum(float value) {
     value += __shfl_xor_sync(0xffffffffu, value, 1);
     return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
 template <int width>
 __global__ void __launch_bounds__(THREADS, 1)
-    forward_mma(attention_shape shape, const __nv_bfloat16 *qkv, __nv_bfloat16 *context, float *lse)
-{
+    forward_mma(attention_shape shape, const __nv_bfloat16 *qkv, __nv_bfloat16 *context, float *lse) {
     extern __shared__ __align__(16) __nv_bfloat16 shared[];
     constexpr int stride = layout<width>::stride, scores = FORWARD_KEYS / 8;
     __nv_bfloat16 *query = shared, *keys = query + HELD * stride, *values = keys + 2 * FORWARD_KEYS * stride;
@@ -196,8 +195,7 @@ template <int width, int rows>
 __device__ __forceinline__ void load_queries(const attention_shape &shape, const __nv_bfloat16 *query,
                                              const __nv_bfloat16 *dcontext, const float *lse, const float *delta,
                                              int64_t first, int head, int64_t base, __nv_bfloat16 *query_tile,
-                                             __nv_bfloat16 *gradient_tile, float *lse_tile, float *delta_tile)
-{
+                                             __nv_bfloat16 *gradient_tile, float *lse_tile, float *delta_tile) {
     int64_t valid = shape.sequence - base;
     load_tile<width, rows>(query_tile, query + base * shape.row, shape.row, valid);
     load_tile<width, rows>(gradient_tile, dcontext + ((first + base) * shape.heads + head) * width,
@@ -213,8 +211,7 @@ __device__ __forceinline__ void load_queries(const attention_shape &shape, const
 template <int width>
 __global__ void __launch_bounds__(THREADS, 1)
     backward_key_mma(attention_shape shape, const __nv_bfloat16 *qkv, const __nv_bfloat16 *dcontext, const float *lse,
-                     const float *delta, __nv_bfloat16 *dqkv)
-{
+                     const float *delta, __nv_bfloat16 *dqkv) {
     extern __shared__ __align__(16) __nv_bfloat16 shared[];
     constexpr int stride = layout<width>::stride, rows = BACKWARD_QUERIES, scores = rows / 8;
     __nv_bfloat16 *key = shared, *value = key + HELD * stride, *queries = value + HELD * stride;
@@ -272,8 +269,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <int width>
 __global__ void __launch_bounds__(THREADS, 1)
     backward_query_mma(attention_shape shape, const __nv_bfloat16 *qkv, const __nv_bfloat16 *dcontext, const float *lse,
-                       const float *delta, __nv_bfloat16 *dqkv)
-{
+                       const float *delta, __nv_bfloat16 *dqkv) {
     extern __shared__ __align__(16) __nv_bfloat16 shared[];
     constexpr int stride = layout<width>::stride, rows = BACKWARD_KEYS, scores = rows / 8;
     __nv_bfloat16 *query = shared, *gradient = query + HELD * stride, *keys = gradient + HELD * stride;
@@ -333,15 +329,13 @@ __global__ void __launch_bounds__(THREADS, 1)
                       dquery, shape.scale, shape.scale);
 }
 
-bool rk_cuda_attention_takes_mma(const struct rk_op_call *call)
-{
+bool rk_cuda_attention_takes_mma(const struct rk_op_call *call) {
     int64_t width = call->shape->dim[4];
     return call->shape->type == RK_BF16 && (width == 64 || width == 128);
 }
 
 template <int width>
-static enum rk_status forward(struct rk_stream *stream, const struct rk_op_call *call, struct rk_error *error)
-{
+static enum rk_status forward(struct rk_stream *stream, const struct rk_op_call *call, struct rk_error *error) {
     attention_shape shape = rk_cuda_attention_shape(call);
     size_t bytes = sizeof(__nv_bfloat16) * (HELD + 4 * FORWARD_KEYS) * layout<width>::stride;
     RK_CUDA_TRY(rk_cuda_allow_shared(forward_mma<width>, bytes), "attention_forward: shared memory");
@@ -352,8 +346,7 @@ static enum rk_status forward(struct rk_stream *stream, const struct rk_op_call 
 
 template <int width>
 static enum rk_status backward(struct rk_stream *stream, const struct rk_op_call *call, const float *delta,
-                               struct rk_error *error)
-{
+                               struct rk_error *error) {
     attention_shape shape = rk_cuda_attention_shape(call);
     const __nv_bfloat16 *qkv = (const __nv_bfloat16 *)call->operand[0];
     const __nv_bfloat16 *dcontext = (const __nv_bfloat16 *)call->operand[3];
@@ -362,27 +355,25 @@ static enum rk_status backward(struct rk_stream *stream, const struct rk_op_call
     size_t bytes = sizeof(__nv_bfloat16) * (2 * HELD + 4 * BACKWARD_QUERIES) * layout<width>::stride +
                    sizeof(float) * 4 * BACKWARD_QUERIES;
     RK_CUDA_TRY(rk_cuda_allow_shared(backward_key_mma<width>, bytes), "attention_backward: shared memory");
-    backward_key_mma<width><<<rk_cuda_attention_grid(shape, HELD, shape.kv_heads), THREADS, bytes, stream->handle>>>(shape, qkv, dcontext,
-                                                                                               lse, delta, dqkv);
+    backward_key_mma<width><<<rk_cuda_attention_grid(shape, HELD, shape.kv_heads), THREADS, bytes, stream->handle>>>(
+        shape, qkv, dcontext, lse, delta, dqkv);
     enum rk_status status = rk_cuda_launched(stream, "attention_backward: keys", error);
     if (status != RK_OK)
         return status;
     bytes = sizeof(__nv_bfloat16) * (2 * HELD + 4 * BACKWARD_KEYS) * layout<width>::stride;
     RK_CUDA_TRY(rk_cuda_allow_shared(backward_query_mma<width>, bytes), "attention_backward: shared memory");
-    backward_query_mma<width><<<rk_cuda_attention_grid(shape, HELD, shape.heads), THREADS, bytes, stream->handle>>>(shape, qkv, dcontext,
-                                                                                              lse, delta, dqkv);
+    backward_query_mma<width><<<rk_cuda_attention_grid(shape, HELD, shape.heads), THREADS, bytes, stream->handle>>>(
+        shape, qkv, dcontext, lse, delta, dqkv);
     return rk_cuda_launched(stream, "attention_backward: queries", error);
 }
 
 enum rk_status rk_cuda_attention_forward_mma(struct rk_stream *stream, const struct rk_op_call *call,
-                                             struct rk_error *error)
-{
+                                             struct rk_error *error) {
     return call->shape->dim[4] == 64 ? forward<64>(stream, call, error) : forward<128>(stream, call, error);
 }
 
 enum rk_status rk_cuda_attention_backward_mma(struct rk_stream *stream, const struct rk_op_call *call,
-                                              const float *delta, struct rk_error *error)
-{
+                                              const float *delta, struct rk_error *error) {
     return call->shape->dim[4] == 64 ? backward<64>(stream, call, delta, error)
                                      : backward<128>(stream, call, delta, error);
 }

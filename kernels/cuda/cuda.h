@@ -19,8 +19,9 @@ int rk_cuda_device_multiprocessors(const struct rk_device *device);
 /* Counts launches that a transport makes on the device. */
 void rk_cuda_count_launches(struct rk_device *device, int64_t launches);
 
-/* What every wait of the host for the device asks, once in a while and at its end: whether the ranks are still well. A status
- * other than RK_OK ends the wait with it. One watch at a time; NULL takes it away. The context is the caller's. */
+/* What every wait of the host for the device asks, once in a while and at its end: whether the ranks are still well. A
+ * status other than RK_OK ends the wait with it. One watch at a time; NULL takes it away. The context is the caller's.
+ */
 typedef enum rk_status rk_cuda_watch(void *context, struct rk_error *error);
 void rk_cuda_device_watch(struct rk_device *device, rk_cuda_watch *watch, void *context);
 

@@ -5,33 +5,30 @@
 #include <string.h>
 #include <time.h>
 
-enum rk_status rk_cuda_status(cudaError_t result, const char *what, struct rk_error *error)
-{
+enum rk_status rk_cuda_status(cudaError_t result, const char *what, struct rk_error *error) {
     if (result == cudaErrorMemoryAllocation)
-        return rk_fail(error, RK_ERROR,
-                       "%s: the GPU is out of memory; plan with a smaller --memory-limit, or end the other processes on it",
-                       what);
+        return rk_fail(
+            error, RK_ERROR,
+            "%s: the GPU is out of memory; plan with a smaller --memory-limit, or end the other processes on it", what);
     return rk_fail(error, RK_ERROR, "%s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
 }
 
-enum rk_status rk_cuda_launched(struct rk_stream *stream, const char *what, struct rk_error *error)
-{
+enum rk_status rk_cuda_launched(struct rk_stream *stream, const char *what, struct rk_error *error) {
     stream->device->counters.launches++;
     cudaError_t result = cudaPeekAtLastError();
     return result == cudaSuccess ? RK_OK : rk_cuda_status(cudaGetLastError(), what, error);
 }
 
-/* Before CUDA's first call. Ranks wait for one another in kernels: a kernel must not wait behind such a one because their
- * streams share a hardware queue, or because loading its code waits for all kernels to end. What the user set stays. */
-static void prepare_environment(void)
-{
+/* Before CUDA's first call. Ranks wait for one another in kernels: a kernel must not wait behind such a one because
+ * their streams share a hardware queue, or because loading its code waits for all kernels to end. What the user set
+ * stays. */
+static void prepare_environment(void) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0); /* the order of the management library and nvidia-smi */
 }
 
-static enum rk_status device_count(int *count, struct rk_error *error)
-{
+static enum rk_status device_count(int *count, struct rk_error *error) {
     prepare_environment();
     int found = 0;
     cudaError_t result = cudaGetDeviceCount(&found);
@@ -44,8 +41,7 @@ static enum rk_status device_count(int *count, struct rk_error *error)
 }
 
 static enum rk_status device_open(int ordinal, const char *spill_folder, struct rk_device **opened,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     (void)spill_folder;
     prepare_environment();
     RK_CUDA_TRY(cudaSetDevice(ordinal), "opening the GPU");
@@ -67,16 +63,14 @@ static enum rk_status device_open(int ordinal, const char *spill_folder, struct 
     return RK_OK;
 }
 
-static void device_close(struct rk_device *device)
-{
+static void device_close(struct rk_device *device) {
     if (!device)
         return;
     rk_cuda_gemm_close(device);
     free(device);
 }
 
-static enum rk_status device_facts(struct rk_device *device, struct rk_device_facts *facts, struct rk_error *error)
-{
+static enum rk_status device_facts(struct rk_device *device, struct rk_device_facts *facts, struct rk_error *error) {
     size_t unused = 0, total = 0;
     int driver = 0, runtime = 0;
     RK_CUDA_TRY(cudaMemGetInfo(&unused, &total), "reading the GPU's memory");
@@ -86,9 +80,9 @@ static enum rk_status device_facts(struct rk_device *device, struct rk_device_fa
     const cudaDeviceProp *properties = &device->properties;
     snprintf(read.name, sizeof read.name, "%.95s", properties->name);
     const unsigned char *id = (const unsigned char *)properties->uuid.bytes;
-    snprintf(read.uuid, sizeof read.uuid,
-             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", id[0], id[1], id[2], id[3],
-             id[4], id[5], id[6], id[7], id[8], id[9], id[10], id[11], id[12], id[13], id[14], id[15]);
+    snprintf(read.uuid, sizeof read.uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7], id[8], id[9], id[10], id[11], id[12], id[13],
+             id[14], id[15]);
     read.memory_bytes = (int64_t)total;
     read.used_bytes = (int64_t)(total - unused);
     read.multiprocessors = properties->multiProcessorCount;
@@ -100,8 +94,7 @@ static enum rk_status device_facts(struct rk_device *device, struct rk_device_fa
     return RK_OK;
 }
 
-static enum rk_status memory_allocate(struct rk_device *device, int64_t bytes, void **address, struct rk_error *error)
-{
+static enum rk_status memory_allocate(struct rk_device *device, int64_t bytes, void **address, struct rk_error *error) {
     void *allocated = NULL;
     cudaError_t result = cudaMalloc(&allocated, bytes > 0 ? (size_t)bytes : 1);
     if (result != cudaSuccess) {
@@ -115,14 +108,12 @@ static enum rk_status memory_allocate(struct rk_device *device, int64_t bytes, v
     return RK_OK;
 }
 
-static void memory_free(struct rk_device *device, void *address)
-{
+static void memory_free(struct rk_device *device, void *address) {
     (void)device;
     cudaFree(address);
 }
 
-static enum rk_status host_allocate(struct rk_device *device, int64_t bytes, void **address, struct rk_error *error)
-{
+static enum rk_status host_allocate(struct rk_device *device, int64_t bytes, void **address, struct rk_error *error) {
     void *allocated = NULL;
     RK_CUDA_TRY(cudaHostAlloc(&allocated, bytes > 0 ? (size_t)bytes : 1, cudaHostAllocDefault),
                 "allocating pinned host memory");
@@ -131,15 +122,13 @@ static enum rk_status host_allocate(struct rk_device *device, int64_t bytes, voi
     return RK_OK;
 }
 
-static void host_free(struct rk_device *device, void *address)
-{
+static void host_free(struct rk_device *device, void *address) {
     (void)device;
     cudaFreeHost(address);
 }
 
 static enum rk_status stream_create(struct rk_device *device, bool high_priority, struct rk_stream **created,
-                                    struct rk_error *error)
-{
+                                    struct rk_error *error) {
     struct rk_stream *stream = (struct rk_stream *)calloc(1, sizeof *stream);
     if (!stream)
         return rk_fail(error, RK_ERROR, "creating a stream: out of host memory");
@@ -156,23 +145,20 @@ static enum rk_status stream_create(struct rk_device *device, bool high_priority
     return RK_OK;
 }
 
-static void stream_destroy(struct rk_stream *stream)
-{
+static void stream_destroy(struct rk_stream *stream) {
     if (!stream)
         return;
     cudaStreamDestroy(stream->handle);
     free(stream);
 }
 
-static double seconds_now(void)
-{
+static double seconds_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static enum rk_status ask_watch(struct rk_device *device, struct rk_error *error)
-{
+static enum rk_status ask_watch(struct rk_device *device, struct rk_error *error) {
     return device->watch ? device->watch(device->watch_context, error) : RK_OK;
 }
 
@@ -180,8 +166,7 @@ static enum rk_status ask_watch(struct rk_device *device, struct rk_error *error
 #define WATCH_SECONDS 0.05
 #define POLL_NANOSECONDS 20000
 
-static enum rk_status stream_synchronize(struct rk_stream *stream, double deadline_seconds, struct rk_error *error)
-{
+static enum rk_status stream_synchronize(struct rk_stream *stream, double deadline_seconds, struct rk_error *error) {
     struct rk_device *device = stream->device;
     device->counters.host_waits++;
     double start = seconds_now(), next_question = start + WATCH_SECONDS;
@@ -207,8 +192,7 @@ static enum rk_status stream_synchronize(struct rk_stream *stream, double deadli
 }
 
 static enum rk_status event_create(struct rk_device *device, bool timed, struct rk_event_handle **created,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     struct rk_event_handle *event = (struct rk_event_handle *)calloc(1, sizeof *event);
     if (!event)
         return rk_fail(error, RK_ERROR, "creating an event: out of host memory");
@@ -222,31 +206,27 @@ static enum rk_status event_create(struct rk_device *device, bool timed, struct 
     return RK_OK;
 }
 
-static void event_destroy(struct rk_event_handle *event)
-{
+static void event_destroy(struct rk_event_handle *event) {
     if (!event)
         return;
     cudaEventDestroy(event->handle);
     free(event);
 }
 
-static enum rk_status event_record(struct rk_event_handle *event, struct rk_stream *stream, struct rk_error *error)
-{
+static enum rk_status event_record(struct rk_event_handle *event, struct rk_stream *stream, struct rk_error *error) {
     RK_CUDA_TRY(cudaEventRecord(event->handle, stream->handle), "recording an event");
     event->recorded = true;
     return RK_OK;
 }
 
-static enum rk_status event_wait(struct rk_stream *stream, struct rk_event_handle *event, struct rk_error *error)
-{
+static enum rk_status event_wait(struct rk_stream *stream, struct rk_event_handle *event, struct rk_error *error) {
     if (event->recorded)
         RK_CUDA_TRY(cudaStreamWaitEvent(stream->handle, event->handle, 0), "waiting for an event");
     return RK_OK;
 }
 
 static enum rk_status event_elapsed(struct rk_event_handle *from, struct rk_event_handle *to, double *seconds,
-                                    struct rk_error *error)
-{
+                                    struct rk_error *error) {
     float milliseconds = 0;
     RK_CUDA_TRY(cudaEventElapsedTime(&milliseconds, from->handle, to->handle), "reading timed events");
     *seconds = 1e-3 * (double)milliseconds;
@@ -254,8 +234,7 @@ static enum rk_status event_elapsed(struct rk_event_handle *from, struct rk_even
 }
 
 static enum rk_status copy(struct rk_stream *stream, void *to, const void *from, int64_t bytes,
-                           enum rk_copy_direction direction, struct rk_error *error)
-{
+                           enum rk_copy_direction direction, struct rk_error *error) {
     static const cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
     if (direction == RK_COPY_D2H)
         stream->device->counters.copies_to_host++;
@@ -265,65 +244,53 @@ static enum rk_status copy(struct rk_stream *stream, void *to, const void *from,
     return RK_OK;
 }
 
-static enum rk_status fill(struct rk_stream *stream, void *address, int byte, int64_t bytes, struct rk_error *error)
-{
+static enum rk_status fill(struct rk_stream *stream, void *address, int byte, int64_t bytes, struct rk_error *error) {
     RK_CUDA_TRY(cudaMemsetAsync(address, byte, (size_t)bytes, stream->handle), "filling memory");
     return RK_OK;
 }
 
-enum rk_status rk_cuda_zero(struct rk_stream *stream, const struct rk_op_call *call, struct rk_error *error)
-{
+enum rk_status rk_cuda_zero(struct rk_stream *stream, const struct rk_op_call *call, struct rk_error *error) {
     stream->device->counters.launches++;
     return fill(stream, call->operand[0], 0, call->shape->dim[0], error);
 }
 
-static void counters_reset(struct rk_device *device)
-{
+static void counters_reset(struct rk_device *device) {
     memset(&device->counters, 0, sizeof device->counters);
 }
 
-static void counters_read(struct rk_device *device, struct rk_device_counters *counters)
-{
+static void counters_read(struct rk_device *device, struct rk_device_counters *counters) {
     *counters = device->counters;
 }
 
 extern "C" {
 
-struct CUstream_st *rk_cuda_stream_handle(const struct rk_stream *stream)
-{
+struct CUstream_st *rk_cuda_stream_handle(const struct rk_stream *stream) {
     return stream->handle;
 }
 
-struct rk_device *rk_cuda_stream_device(const struct rk_stream *stream)
-{
+struct rk_device *rk_cuda_stream_device(const struct rk_stream *stream) {
     return stream->device;
 }
 
-int rk_cuda_device_ordinal(const struct rk_device *device)
-{
+int rk_cuda_device_ordinal(const struct rk_device *device) {
     return device->ordinal;
 }
 
-int rk_cuda_device_multiprocessors(const struct rk_device *device)
-{
+int rk_cuda_device_multiprocessors(const struct rk_device *device) {
     return device->properties.multiProcessorCount;
 }
 
-void rk_cuda_count_launches(struct rk_device *device, int64_t launches)
-{
+void rk_cuda_count_launches(struct rk_device *device, int64_t launches) {
     device->counters.launches += launches;
 }
 
-void rk_cuda_device_watch(struct rk_device *device, rk_cuda_watch *watch, void *context)
-{
+void rk_cuda_device_watch(struct rk_device *device, rk_cuda_watch *watch, void *context) {
     device->watch = watch;
     device->watch_context = context;
 }
-
 }
 
-static struct rk_backend make_backend(void)
-{
+static struct rk_backend make_backend(void) {
     struct rk_backend backend = {};
     backend.kind = RK_BACKEND_CUDA;
     backend.name = "cuda";
@@ -373,8 +340,7 @@ static struct rk_backend make_backend(void)
     return backend;
 }
 
-extern "C" const struct rk_backend *rk_cuda_backend(void)
-{
+extern "C" const struct rk_backend *rk_cuda_backend(void) {
     static const struct rk_backend backend = make_backend();
     return &backend;
 }

@@ -5,8 +5,7 @@ enum { THREADS = 256 };
 
 /* A token outside the vocabulary becomes NaN. */
 template <typename act>
-__global__ void embedding_forward(const int32_t *tokens, const act *table, act *x, int64_t vocabulary, int64_t d)
-{
+__global__ void embedding_forward(const int32_t *tokens, const act *table, act *x, int64_t vocabulary, int64_t d) {
     int32_t token = tokens[blockIdx.x];
     bool known = token >= 0 && token < vocabulary;
     const act *from = table + (known ? (int64_t)token * d : 0);
@@ -18,8 +17,7 @@ __global__ void embedding_forward(const int32_t *tokens, const act *table, act *
             rk_store(to + i, NAN);
 }
 
-RK_CUDA_OP(embedding_forward)
-{
+RK_CUDA_OP(embedding_forward) {
     const int64_t *dim = call->shape->dim;
     if (dim[0] == 0)
         return RK_OK;
@@ -29,12 +27,11 @@ RK_CUDA_OP(embedding_forward)
     return rk_cuda_launched(stream, "embedding_forward", error);
 }
 
-/* The block of a token's first occurrence adds all rows of that token in the order of the tokens: no atomics, so repeatable.
- * The scan for equal tokens reads T 32-bit values for each block, from the L2 cache: T² · 4 bytes. */
+/* The block of a token's first occurrence adds all rows of that token in the order of the tokens: no atomics, so
+ * repeatable. The scan for equal tokens reads T 32-bit values for each block, from the L2 cache: T² · 4 bytes. */
 template <typename act>
 __global__ void embedding_backward(const int32_t *tokens, const act *dx, float *dtable, int64_t count,
-                                   int64_t vocabulary, int64_t d)
-{
+                                   int64_t vocabulary, int64_t d) {
     __shared__ int32_t matches[THREADS];
     __shared__ int warp_first[THREADS / RK_CUDA_WARP + 1];
     int32_t token = tokens[blockIdx.x];
@@ -59,8 +56,8 @@ __global__ void embedding_backward(const int32_t *tokens, const act *dx, float *
         }
         __syncthreads();
         if (equal)
-            matches[warp_first[threadIdx.x / RK_CUDA_WARP] +
-                    __popc(mask & ((1u << threadIdx.x % RK_CUDA_WARP) - 1))] = (int32_t)(base + threadIdx.x);
+            matches[warp_first[threadIdx.x / RK_CUDA_WARP] + __popc(mask & ((1u << threadIdx.x % RK_CUDA_WARP) - 1))] =
+                (int32_t)(base + threadIdx.x);
         __syncthreads();
         int found = warp_first[THREADS / RK_CUDA_WARP];
         for (int64_t i = threadIdx.x; i < d; i += THREADS)
@@ -70,8 +67,7 @@ __global__ void embedding_backward(const int32_t *tokens, const act *dx, float *
     }
 }
 
-RK_CUDA_OP(embedding_backward)
-{
+RK_CUDA_OP(embedding_backward) {
     const int64_t *dim = call->shape->dim;
     if (dim[0] == 0)
         return RK_OK;
@@ -81,16 +77,14 @@ RK_CUDA_OP(embedding_backward)
     return rk_cuda_launched(stream, "embedding_backward", error);
 }
 
-__device__ __forceinline__ float sigmoid(float value)
-{
+__device__ __forceinline__ float sigmoid(float value) {
     return 1.0f / (1.0f + __expf(-value));
 }
 
 /* Blocks take rows in turn, up to the valid prefix that is read from the device. */
 template <typename act>
 __global__ void swiglu_forward(const act *gate_up, const float *row_weight, const int32_t *valid, act *out,
-                               int64_t capacity, int64_t h)
-{
+                               int64_t capacity, int64_t h) {
     int64_t rows = valid ? (int64_t)*valid : capacity;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         float weight = row_weight ? row_weight[row] : 1.0f;
@@ -104,8 +98,7 @@ __global__ void swiglu_forward(const act *gate_up, const float *row_weight, cons
 
 template <typename act>
 __global__ void swiglu_backward(const act *gate_up, const float *row_weight, const int32_t *valid, const act *dout,
-                                act *dgate_up, float *drow_weight, int64_t capacity, int64_t h)
-{
+                                act *dgate_up, float *drow_weight, int64_t capacity, int64_t h) {
     __shared__ float shared[THREADS / RK_CUDA_WARP];
     int64_t rows = valid ? (int64_t)*valid : capacity;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -128,33 +121,28 @@ __global__ void swiglu_backward(const act *gate_up, const float *row_weight, con
     }
 }
 
-static unsigned row_blocks(const struct rk_stream *stream, int64_t rows)
-{
+static unsigned row_blocks(const struct rk_stream *stream, int64_t rows) {
     int64_t most = (int64_t)stream->device->properties.multiProcessorCount * 16;
     return (unsigned)(rows < most ? rows : most);
 }
 
 /* The address of offsets[G], the number of valid rows; NULL when all rows are valid. */
-static const int32_t *valid_rows(const struct rk_op_call *call, int operand, int64_t groups)
-{
+static const int32_t *valid_rows(const struct rk_op_call *call, int operand, int64_t groups) {
     const int32_t *offsets = (const int32_t *)call->operand[operand];
     return offsets ? offsets + groups : NULL;
 }
 
-RK_CUDA_OP(swiglu_forward)
-{
+RK_CUDA_OP(swiglu_forward) {
     int64_t rows = call->shape->dim[0], h = call->shape->dim[1], groups = call->shape->dim[2];
     if (rows == 0)
         return RK_OK;
-    RK_CUDA_BY_TYPE(call->shape->type,
-                    (swiglu_forward<act><<<row_blocks(stream, rows), THREADS, 0, stream->handle>>>(
-                        (const act *)call->operand[0], (const float *)call->operand[1], valid_rows(call, 2, groups),
-                        (act *)call->operand[3], rows, h)));
+    RK_CUDA_BY_TYPE(call->shape->type, (swiglu_forward<act><<<row_blocks(stream, rows), THREADS, 0, stream->handle>>>(
+                                           (const act *)call->operand[0], (const float *)call->operand[1],
+                                           valid_rows(call, 2, groups), (act *)call->operand[3], rows, h)));
     return rk_cuda_launched(stream, "swiglu_forward", error);
 }
 
-RK_CUDA_OP(swiglu_backward)
-{
+RK_CUDA_OP(swiglu_backward) {
     int64_t rows = call->shape->dim[0], h = call->shape->dim[1], groups = call->shape->dim[2];
     if (rows == 0)
         return RK_OK;

@@ -32,8 +32,7 @@ struct rk_cuda_gemm_cache {
     int count;
 };
 
-static enum rk_status cublas_status(cublasStatus_t result, const char *what, struct rk_error *error)
-{
+static enum rk_status cublas_status(cublasStatus_t result, const char *what, struct rk_error *error) {
     return rk_fail(error, RK_ERROR, "%s: cuBLASLt says %s", what, cublasLtGetStatusName(result));
 }
 
@@ -44,8 +43,7 @@ static enum rk_status cublas_status(cublasStatus_t result, const char *what, str
             return cublas_status(rk_result, what, error);                                                              \
     } while (0)
 
-enum rk_status rk_cuda_gemm_open(struct rk_device *device, struct rk_error *error)
-{
+enum rk_status rk_cuda_gemm_open(struct rk_device *device, struct rk_error *error) {
     device->gemms = (struct rk_cuda_gemm_cache *)calloc(1, sizeof *device->gemms);
     if (!device->gemms)
         return rk_fail(error, RK_ERROR, "opening cuBLASLt: out of host memory");
@@ -56,24 +54,21 @@ enum rk_status rk_cuda_gemm_open(struct rk_device *device, struct rk_error *erro
     return cublas_status(result, "opening cuBLASLt", error);
 }
 
-static void entry_free(struct gemm_entry *entry)
-{
+static void entry_free(struct gemm_entry *entry) {
     cublasLtMatmulDescDestroy(entry->operation);
     cublasLtMatrixLayoutDestroy(entry->a);
     cublasLtMatrixLayoutDestroy(entry->b);
     cublasLtMatrixLayoutDestroy(entry->c);
 }
 
-void rk_cuda_gemm_close(struct rk_device *device)
-{
+void rk_cuda_gemm_close(struct rk_device *device) {
     for (int i = 0; i < device->gemms->count; i++)
         entry_free(&device->gemms->entries[i]);
     free(device->gemms);
     cublasLtDestroy(device->cublas);
 }
 
-static cudaDataType_t cuda_type(enum rk_data_type type)
-{
+static cudaDataType_t cuda_type(enum rk_data_type type) {
     return type == RK_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
@@ -82,15 +77,15 @@ static cudaDataType_t cuda_type(enum rk_data_type type)
  *   dgrad    dxᵀ[k,m] = wᵀ[k,n] · dyᵀ[n,m]       A = w (k×n),             B = dy (n×m)
  *   wgrad    dwᵀ[k,n] = xᵀ[k,m] · dy[m,n]        A = x (k×m),             B = dy (n×m, transposed) */
 static enum rk_status entry_make(struct rk_device *device, const struct gemm_key *key, size_t workspace,
-                                 struct gemm_entry *entry, struct rk_error *error)
-{
+                                 struct gemm_entry *entry, struct rk_error *error) {
     uint64_t m = (uint64_t)key->m, n = (uint64_t)key->n, k = (uint64_t)key->k;
     cublasOperation_t transposed = CUBLAS_OP_T;
     cudaDataType_t in = cuda_type(key->input), out = cuda_type(key->output);
     CUBLAS_TRY(cublasLtMatmulDescCreate(&entry->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
     if (key->product == PRODUCT_FORWARD) {
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                                  sizeof transposed), "describing a product");
+                                                  sizeof transposed),
+                   "describing a product");
         CUBLAS_TRY(cublasLtMatrixLayoutCreate(&entry->a, in, k, n, (int64_t)k), "describing a matrix");
         CUBLAS_TRY(cublasLtMatrixLayoutCreate(&entry->b, in, k, m, (int64_t)k), "describing a matrix");
         CUBLAS_TRY(cublasLtMatrixLayoutCreate(&entry->c, out, n, m, (int64_t)n), "describing a matrix");
@@ -100,7 +95,8 @@ static enum rk_status entry_make(struct rk_device *device, const struct gemm_key
         CUBLAS_TRY(cublasLtMatrixLayoutCreate(&entry->c, out, k, m, (int64_t)k), "describing a matrix");
     } else {
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(entry->operation, CUBLASLT_MATMUL_DESC_TRANSB, &transposed,
-                                                  sizeof transposed), "describing a product");
+                                                  sizeof transposed),
+                   "describing a product");
         CUBLAS_TRY(cublasLtMatrixLayoutCreate(&entry->a, in, k, m, (int64_t)k), "describing a matrix");
         CUBLAS_TRY(cublasLtMatrixLayoutCreate(&entry->b, in, n, m, (int64_t)n), "describing a matrix");
         CUBLAS_TRY(cublasLtMatrixLayoutCreate(&entry->c, out, k, n, (int64_t)k), "describing a matrix");
@@ -129,16 +125,14 @@ static enum rk_status entry_make(struct rk_device *device, const struct gemm_key
     return RK_OK;
 }
 
-static bool same_key(const struct gemm_key *left, const struct gemm_key *right)
-{
+static bool same_key(const struct gemm_key *left, const struct gemm_key *right) {
     return left->product == right->product && left->input == right->input && left->output == right->output &&
            left->m == right->m && left->n == right->n && left->k == right->k && left->alignment == right->alignment &&
            left->addend == right->addend;
 }
 
 static enum rk_status entry_find(struct rk_device *device, const struct gemm_key *key, size_t workspace,
-                                 struct gemm_entry **entry, struct rk_error *error)
-{
+                                 struct gemm_entry **entry, struct rk_error *error) {
     struct rk_cuda_gemm_cache *cache = device->gemms;
     for (int i = 0; i < cache->count; i++)
         if (same_key(&cache->entries[i].key, key)) {
@@ -160,8 +154,7 @@ static enum rk_status entry_find(struct rk_device *device, const struct gemm_key
 }
 
 /* The largest power of two up to 256 that divides all addresses. */
-static int common_alignment(const void *a, const void *b, const void *c, const void *d)
-{
+static int common_alignment(const void *a, const void *b, const void *c, const void *d) {
     uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | 256u;
     return (int)(bits & (~bits + 1));
 }
@@ -176,8 +169,7 @@ struct product_call {
     size_t workspace_bytes;
 };
 
-static enum rk_status multiply(struct rk_stream *stream, const struct product_call *call, struct rk_error *error)
-{
+static enum rk_status multiply(struct rk_stream *stream, const struct product_call *call, struct rk_error *error) {
     struct gemm_key key;
     memset(&key, 0, sizeof key);
     key.product = call->product;
@@ -196,15 +188,15 @@ static enum rk_status multiply(struct rk_stream *stream, const struct product_ca
     float alpha = 1, beta = call->addend ? 1.0f : 0.0f;
     CUBLAS_TRY(cublasLtMatmul(stream->device->cublas, entry->operation, &alpha, call->a, entry->a, call->b, entry->b,
                               &beta, addend, entry->c, call->out, entry->c, &entry->algorithm, call->workspace,
-                              entry->workspace, stream->handle), "matrix product");
+                              entry->workspace, stream->handle),
+               "matrix product");
     stream->device->counters.launches++;
     return RK_OK;
 }
 
 /* FP32 gradients against BF16 factors: a value is the sum of two BF16 values to 2^-17, so one BF16 product over
  * [high | low] and the factor twice gives FP32's accuracy with one rounding of the result. */
-__global__ void split(const float *values, int64_t rows, int64_t columns, __nv_bfloat16 *halves)
-{
+__global__ void split(const float *values, int64_t rows, int64_t columns, __nv_bfloat16 *halves) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= rows * columns)
         return;
@@ -215,15 +207,13 @@ __global__ void split(const float *values, int64_t rows, int64_t columns, __nv_b
 }
 
 static enum rk_status split_gradient(struct rk_stream *stream, const struct rk_op_call *call, __nv_bfloat16 *halves,
-                                     struct rk_error *error)
-{
+                                     struct rk_error *error) {
     int64_t m = call->shape->dim[0], n = call->shape->dim[1];
     split<<<(unsigned)((m * n + 255) / 256), 256, 0, stream->handle>>>((const float *)call->operand[0], m, n, halves);
     return rk_cuda_launched(stream, "splitting an FP32 gradient", error);
 }
 
-static struct product_call product_of(const struct rk_op_call *call, enum product product, int workspace_operand)
-{
+static struct product_call product_of(const struct rk_op_call *call, enum product product, int workspace_operand) {
     const struct rk_op_shape *shape = call->shape;
     struct product_call made = {};
     made.product = product;
@@ -236,15 +226,13 @@ static struct product_call product_of(const struct rk_op_call *call, enum produc
     return made;
 }
 
-__global__ void widen(const __nv_bfloat16 *values, int64_t count, float *wide)
-{
+__global__ void widen(const __nv_bfloat16 *values, int64_t count, float *wide) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count)
         wide[i] = __bfloat162float(values[i]);
 }
 
-RK_CUDA_OP(gemm_forward)
-{
+RK_CUDA_OP(gemm_forward) {
     struct product_call product = product_of(call, PRODUCT_FORWARD, 4);
     if (product.m == 0)
         return RK_OK;
@@ -257,7 +245,7 @@ RK_CUDA_OP(gemm_forward)
     if (product.addend && product.output != call->shape->type) {
         int64_t count = product.m * product.n;
         widen<<<(unsigned)((count + 255) / 256), 256, 0, stream->handle>>>((const __nv_bfloat16 *)product.addend, count,
-                                                                          (float *)product.out);
+                                                                           (float *)product.out);
         product.addend = product.out;
         enum rk_status status = rk_cuda_launched(stream, "widening an addend", error);
         if (status != RK_OK)
@@ -266,13 +254,11 @@ RK_CUDA_OP(gemm_forward)
     return multiply(stream, &product, error);
 }
 
-static bool split_input(const struct rk_op_call *call)
-{
+static bool split_input(const struct rk_op_call *call) {
     return call->shape->type == RK_BF16 && (call->shape->flags & RK_OP_FLAG_F32_INPUT) != 0;
 }
 
-RK_CUDA_OP(gemm_dgrad)
-{
+RK_CUDA_OP(gemm_dgrad) {
     struct product_call product = product_of(call, PRODUCT_DGRAD, 4);
     if (product.m == 0)
         return RK_OK;
@@ -289,7 +275,8 @@ RK_CUDA_OP(gemm_dgrad)
         size_t bytes = (size_t)(product.n * product.k) * sizeof *twice;
         for (int copy = 0; copy < 2; copy++)
             RK_CUDA_TRY(cudaMemcpyAsync((char *)twice + (size_t)copy * bytes, call->operand[1], bytes,
-                                        cudaMemcpyDeviceToDevice, stream->handle), "doubling a factor");
+                                        cudaMemcpyDeviceToDevice, stream->handle),
+                        "doubling a factor");
         product.a = twice;
         product.b = halves;
         product.n *= 2;
@@ -297,8 +284,7 @@ RK_CUDA_OP(gemm_dgrad)
     return multiply(stream, &product, error);
 }
 
-RK_CUDA_OP(gemm_wgrad)
-{
+RK_CUDA_OP(gemm_wgrad) {
     struct product_call product = product_of(call, PRODUCT_WGRAD, 3);
     if (product.m == 0)
         return RK_OK;

@@ -1,15 +1,16 @@
-/* Grouped matrix products whose group sizes stay on the device: persistent blocks read the offsets and take tiles in turn.
- * Rows past the valid prefix are neither read nor written; an empty group costs nothing and leaves its gradient as it was.
+/* Grouped matrix products whose group sizes stay on the device: persistent blocks read the offsets and take tiles in
+ * turn. Rows past the valid prefix are neither read nor written; an empty group costs nothing and leaves its gradient
+ * as it was.
  *
- * Compute bound for large groups: 2 · rows · n · k operations; for small groups the weights' bytes count, G · n · k values.
- * The BF16 path uses mma.sync (sm_80 and newer) on 128 × 128 × 32 tiles, four stages of cp.async deep. FP32, and BF16 with
- * sizes that are not multiples of 8, take a plain tiled kernel. */
+ * Compute bound for large groups: 2 · rows · n · k operations; for small groups the weights' bytes count, G · n · k
+ * values. The BF16 path uses mma.sync (sm_80 and newer) on 128 × 128 × 32 tiles, four stages of cp.async deep. FP32,
+ * and BF16 with sizes that are not multiples of 8, take a plain tiled kernel. */
 #include "kernels/cuda/mma.cuh"
 
 enum { TILE_M = 128, TILE_N = 128, TILE_K = 32, STAGES = 4, MMA_THREADS = 256 };
 /* Row strides in values, padded so that ldmatrix meets no bank twice. */
 enum { INNER_STRIDE = TILE_K + 8, OUTER_STRIDE = TILE_M + 8 };
-enum { OPERAND_VALUES = TILE_M * INNER_STRIDE > TILE_K * OUTER_STRIDE ? TILE_M * INNER_STRIDE : TILE_K * OUTER_STRIDE };
+enum { OPERAND_VALUES = TILE_M * INNER_STRIDE > TILE_K *OUTER_STRIDE ? TILE_M *INNER_STRIDE : TILE_K *OUTER_STRIDE };
 
 /* out[row, column] of group g = Σ_inner left[row, inner] · right[inner, column]. Which dimension the group's rows are:
  * forward and dgrad: `row` runs over them; wgrad: `inner` does. */
@@ -21,20 +22,20 @@ struct grouped_shape {
     int64_t rows, columns, inner; /* rows unused when they are the group's; inner likewise for wgrad */
     /* Strides in values: of the left by row and inner, of the right by inner and column. One of each pair is 1. */
     int64_t left_row, left_inner, right_inner, right_column;
-    int64_t right_group;          /* values between two groups' right factors; 0 for wgrad */
+    int64_t right_group; /* values between two groups' right factors; 0 for wgrad */
     bool weight_gradient;
 };
 
 struct tile {
     int group;
-    int64_t row, column;            /* first of the tile, inside the group's output */
-    int64_t rows, columns, inner;   /* of the group */
-    int64_t first_row;              /* of the group in the buffer */
+    int64_t row, column;          /* first of the tile, inside the group's output */
+    int64_t rows, columns, inner; /* of the group */
+    int64_t first_row;            /* of the group in the buffer */
 };
 
 /* Finds tile number `index`, given that *tile.group and *first (the group's first tile) are those of an earlier one. */
-__device__ bool find_tile(const grouped_shape &shape, int64_t index, int tile_m, int tile_n, tile *found, int64_t *first)
-{
+__device__ bool find_tile(const grouped_shape &shape, int64_t index, int tile_m, int tile_n, tile *found,
+                          int64_t *first) {
     int64_t column_tiles = (shape.columns + tile_n - 1) / tile_n;
     for (; found->group < shape.groups; found->group++) {
         int64_t begin = shape.offsets[found->group], count = shape.offsets[found->group + 1] - begin;
@@ -55,12 +56,12 @@ __device__ bool find_tile(const grouped_shape &shape, int64_t index, int tile_m,
     return false;
 }
 
-/* Brings a 128 × 32 piece of a factor into shared memory. outer: rows of the left, columns of the right. inner_contiguous:
- * the inner dimension lies together in memory; the piece is stored as it lies. Values out of range become 0. */
+/* Brings a 128 × 32 piece of a factor into shared memory. outer: rows of the left, columns of the right.
+ * inner_contiguous: the inner dimension lies together in memory; the piece is stored as it lies. Values out of range
+ * become 0. */
 template <bool inner_contiguous>
 __device__ __forceinline__ void load_piece(__nv_bfloat16 *piece, const __nv_bfloat16 *base, int64_t stride,
-                                           int64_t outer, int64_t outer_end, int64_t inner, int64_t inner_end)
-{
+                                           int64_t outer, int64_t outer_end, int64_t inner, int64_t inner_end) {
 #pragma unroll
     for (int part = 0; part < TILE_M * TILE_K / 8 / MMA_THREADS; part++) {
         int chunk = part * MMA_THREADS + (int)threadIdx.x;
@@ -84,8 +85,7 @@ __device__ __forceinline__ void load_piece(__nv_bfloat16 *piece, const __nv_bflo
 
 template <bool left_inner, bool right_inner>
 __device__ __forceinline__ void multiply_piece(const __nv_bfloat16 *left, const __nv_bfloat16 *right, int row,
-                                               int column, float sums[4][4][4])
-{
+                                               int column, float sums[4][4][4]) {
     int lane = threadIdx.x % RK_CUDA_WARP;
 #pragma unroll
     for (int inner = 0; inner < TILE_K; inner += 16) {
@@ -93,8 +93,8 @@ __device__ __forceinline__ void multiply_piece(const __nv_bfloat16 *left, const 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (left_inner)
-                rk_load_matrices<false>(a[i], left + (row + i * 16) * INNER_STRIDE + inner +
-                                                  rk_left_offset(INNER_STRIDE));
+                rk_load_matrices<false>(a[i],
+                                        left + (row + i * 16) * INNER_STRIDE + inner + rk_left_offset(INNER_STRIDE));
             else
                 rk_load_matrices<true>(a[i], left + (inner + lane / 16 * 8 + lane % 8) * OUTER_STRIDE + row + i * 16 +
                                                  lane / 8 % 2 * 8);
@@ -116,10 +116,8 @@ __device__ __forceinline__ void multiply_piece(const __nv_bfloat16 *left, const 
     }
 }
 
-
 template <bool accumulate>
-__device__ __forceinline__ void store_pair(void *out, int64_t offset, float first, float second)
-{
+__device__ __forceinline__ void store_pair(void *out, int64_t offset, float first, float second) {
     if (accumulate) {
         float2 *to = (float2 *)((float *)out + offset);
         float2 value = *to;
@@ -132,8 +130,7 @@ __device__ __forceinline__ void store_pair(void *out, int64_t offset, float firs
 }
 
 template <bool left_inner, bool right_inner, bool accumulate>
-__global__ void __launch_bounds__(MMA_THREADS, 2) grouped_mma(grouped_shape shape)
-{
+__global__ void __launch_bounds__(MMA_THREADS, 2) grouped_mma(grouped_shape shape) {
     extern __shared__ __align__(16) __nv_bfloat16 pieces[];
     __nv_bfloat16 *left_pieces = pieces, *right_pieces = pieces + STAGES * OPERAND_VALUES;
     int warp = threadIdx.x / RK_CUDA_WARP, lane = threadIdx.x % RK_CUDA_WARP;
@@ -168,8 +165,8 @@ __global__ void __launch_bounds__(MMA_THREADS, 2) grouped_mma(grouped_shape shap
             if (next < steps) {
                 load_piece<left_inner>(left_pieces + slot * OPERAND_VALUES, left, left_stride, at.row, at.rows,
                                        next * TILE_K, at.inner);
-                load_piece<right_inner>(right_pieces + slot * OPERAND_VALUES, right, right_stride, at.column, at.columns,
-                                        next * TILE_K, at.inner);
+                load_piece<right_inner>(right_pieces + slot * OPERAND_VALUES, right, right_stride, at.column,
+                                        at.columns, next * TILE_K, at.inner);
             }
             rk_copy_commit();
             int now = (int)(step % STAGES);
@@ -201,14 +198,12 @@ __global__ void __launch_bounds__(MMA_THREADS, 2) grouped_mma(grouped_shape shap
 
 enum { PLAIN_TILE = 64, PLAIN_INNER = 16, PLAIN_THREADS = 256 };
 
-template <typename act, bool accumulate> __global__ void grouped_plain(grouped_shape shape)
-{
+template <typename act, bool accumulate> __global__ void grouped_plain(grouped_shape shape) {
     __shared__ float left_tile[PLAIN_INNER][PLAIN_TILE + 1], right_tile[PLAIN_INNER][PLAIN_TILE + 1];
     int thread_row = threadIdx.x / 16 * 4, thread_column = threadIdx.x % 16 * 4;
     tile at = {};
     int64_t first = 0;
-    for (int64_t index = blockIdx.x; find_tile(shape, index, PLAIN_TILE, PLAIN_TILE, &at, &first);
-         index += gridDim.x) {
+    for (int64_t index = blockIdx.x; find_tile(shape, index, PLAIN_TILE, PLAIN_TILE, &at, &first); index += gridDim.x) {
         const act *left = (const act *)shape.left + at.first_row * (accumulate ? shape.left_inner : shape.left_row);
         const act *right = (const act *)shape.right + at.group * shape.right_group;
         if (accumulate)
@@ -251,8 +246,7 @@ template <typename act, bool accumulate> __global__ void grouped_plain(grouped_s
 
 template <bool left_inner, bool right_inner, bool accumulate>
 static enum rk_status launch_mma(struct rk_stream *stream, const grouped_shape &shape, const char *name,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     size_t shared = sizeof(__nv_bfloat16) * 2 * STAGES * OPERAND_VALUES;
     RK_CUDA_TRY(rk_cuda_allow_shared(grouped_mma<left_inner, right_inner, accumulate>, shared), name);
     unsigned blocks = 2u * (unsigned)stream->device->properties.multiProcessorCount;
@@ -262,15 +256,13 @@ static enum rk_status launch_mma(struct rk_stream *stream, const grouped_shape &
 
 template <bool accumulate>
 static enum rk_status launch_plain(struct rk_stream *stream, const grouped_shape &shape, enum rk_data_type type,
-                                   const char *name, struct rk_error *error)
-{
+                                   const char *name, struct rk_error *error) {
     unsigned blocks = 4u * (unsigned)stream->device->properties.multiProcessorCount;
     RK_CUDA_BY_TYPE(type, (grouped_plain<act, accumulate><<<blocks, PLAIN_THREADS, 0, stream->handle>>>(shape)));
     return rk_cuda_launched(stream, name, error);
 }
 
-static grouped_shape shape_of(const struct rk_op_call *call)
-{
+static grouped_shape shape_of(const struct rk_op_call *call) {
     grouped_shape shape = {};
     shape.left = call->operand[0];
     shape.right = call->operand[1];
@@ -281,15 +273,13 @@ static grouped_shape shape_of(const struct rk_op_call *call)
 }
 
 /* 16-byte copies need sizes and addresses that are multiples of 8 values. */
-static bool takes_mma(const struct rk_op_call *call)
-{
+static bool takes_mma(const struct rk_op_call *call) {
     uintptr_t addresses = (uintptr_t)call->operand[0] | (uintptr_t)call->operand[1] | (uintptr_t)call->operand[3];
     return call->shape->type == RK_BF16 && call->shape->dim[2] % 8 == 0 && call->shape->dim[3] % 8 == 0 &&
            addresses % 16 == 0;
 }
 
-RK_CUDA_OP(grouped_gemm_forward)
-{
+RK_CUDA_OP(grouped_gemm_forward) {
     int64_t n = call->shape->dim[2], k = call->shape->dim[3];
     grouped_shape shape = shape_of(call);
     shape.columns = n;
@@ -304,8 +294,7 @@ RK_CUDA_OP(grouped_gemm_forward)
     return launch_plain<false>(stream, shape, call->shape->type, "grouped_gemm_forward", error);
 }
 
-RK_CUDA_OP(grouped_gemm_dgrad)
-{
+RK_CUDA_OP(grouped_gemm_dgrad) {
     int64_t n = call->shape->dim[2], k = call->shape->dim[3];
     grouped_shape shape = shape_of(call);
     shape.columns = k;
@@ -320,8 +309,7 @@ RK_CUDA_OP(grouped_gemm_dgrad)
     return launch_plain<false>(stream, shape, call->shape->type, "grouped_gemm_dgrad", error);
 }
 
-RK_CUDA_OP(grouped_gemm_wgrad)
-{
+RK_CUDA_OP(grouped_gemm_wgrad) {
     int64_t n = call->shape->dim[2], k = call->shape->dim[3];
     grouped_shape shape = shape_of(call);
     shape.weight_gradient = true;

@@ -13,7 +13,8 @@ extern "C" {
 #include "model/ops_workspace.h"
 }
 
-/* Matrix products whose algorithm has been chosen: the choice is made once for a shape and kept, so that a run repeats. */
+/* Matrix products whose algorithm has been chosen: the choice is made once for a shape and kept, so that a run repeats.
+ */
 struct rk_cuda_gemm_cache;
 
 struct rk_device {
@@ -57,33 +58,28 @@ enum rk_status rk_cuda_add_partials(struct rk_stream *stream, const float *parti
                                     float *sum, struct rk_error *error);
 
 /* More than 48 KiB of dynamic shared memory must be asked for, kernel by kernel. */
-template <typename kernel_type> cudaError_t rk_cuda_allow_shared(kernel_type *kernel, size_t bytes)
-{
+template <typename kernel_type> cudaError_t rk_cuda_allow_shared(kernel_type *kernel, size_t bytes) {
     if (bytes <= 48 * 1024)
         return cudaSuccess;
     return cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-template <typename T> __device__ __forceinline__ float rk_load(const T *address)
-{
+template <typename T> __device__ __forceinline__ float rk_load(const T *address) {
     return (float)*address;
 }
-template <> __device__ __forceinline__ float rk_load<__nv_bfloat16>(const __nv_bfloat16 *address)
-{
+template <> __device__ __forceinline__ float rk_load<__nv_bfloat16>(const __nv_bfloat16 *address) {
     return __bfloat162float(*address);
 }
-template <typename T> __device__ __forceinline__ void rk_store(T *address, float value)
-{
+template <typename T> __device__ __forceinline__ void rk_store(T *address, float value) {
     *address = value;
 }
-template <> __device__ __forceinline__ void rk_store<__nv_bfloat16>(__nv_bfloat16 *address, float value)
-{
+template <> __device__ __forceinline__ void rk_store<__nv_bfloat16>(__nv_bfloat16 *address, float value) {
     *address = __float2bfloat16_rn(value);
 }
 
-/* Sum over the block in a fixed order: every run gives the same bits. shared: one float for each warp. All threads get it. */
-__device__ __forceinline__ float rk_block_sum(float value, float *shared)
-{
+/* Sum over the block in a fixed order: every run gives the same bits. shared: one float for each warp. All threads get
+ * it. */
+__device__ __forceinline__ float rk_block_sum(float value, float *shared) {
     for (int step = RK_CUDA_WARP / 2; step > 0; step /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, step);
     int warp = threadIdx.x / RK_CUDA_WARP, warps = (blockDim.x + RK_CUDA_WARP - 1) / RK_CUDA_WARP;

@@ -1,11 +1,10 @@
-/* Cross-entropy, gradient norm and AdamW. Memory bound: logits read and written twice at most, 4 bytes a gradient, and 26 or
- * 28 bytes a parameter for AdamW. Sums over blocks are taken in block order. */
+/* Cross-entropy, gradient norm and AdamW. Memory bound: logits read and written twice at most, 4 bytes a gradient, and
+ * 26 or 28 bytes a parameter for AdamW. Sums over blocks are taken in block order. */
 #include "kernels/cuda/internal.cuh"
 
 enum { THREADS = 512, WARPS = THREADS / RK_CUDA_WARP };
 
-__device__ float block_max(float value, float *shared)
-{
+__device__ float block_max(float value, float *shared) {
     for (int step = RK_CUDA_WARP / 2; step > 0; step /= 2)
         value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
     __syncthreads();
@@ -18,11 +17,10 @@ __device__ float block_max(float value, float *shared)
     return most;
 }
 
-/* One block a token: the loss of the token goes to losses[token], the logits become their gradient. A negative target is
- * ignored; one past the vocabulary makes the loss NaN. */
+/* One block a token: the loss of the token goes to losses[token], the logits become their gradient. A negative target
+ * is ignored; one past the vocabulary makes the loss NaN. */
 template <typename act>
-__global__ void cross_entropy(act *logits, const int32_t *targets, float *losses, int64_t vocabulary, float weight)
-{
+__global__ void cross_entropy(act *logits, const int32_t *targets, float *losses, int64_t vocabulary, float weight) {
     __shared__ float shared[WARPS];
     act *row = logits + (int64_t)blockIdx.x * vocabulary;
     int32_t target = targets[blockIdx.x];
@@ -51,8 +49,7 @@ __global__ void cross_entropy(act *logits, const int32_t *targets, float *losses
 }
 
 /* sum += values, by one block, in a fixed order, in FP64. */
-__global__ void add_to_sum(const float *values, int64_t count, double *sum)
-{
+__global__ void add_to_sum(const float *values, int64_t count, double *sum) {
     __shared__ double parts[THREADS];
     double mine = 0;
     for (int64_t i = threadIdx.x; i < count; i += THREADS)
@@ -68,8 +65,7 @@ __global__ void add_to_sum(const float *values, int64_t count, double *sum)
         *sum += parts[0];
 }
 
-RK_CUDA_OP(cross_entropy)
-{
+RK_CUDA_OP(cross_entropy) {
     int64_t tokens = call->shape->dim[0], vocabulary = call->shape->dim[1];
     if (tokens == 0)
         return RK_OK;
@@ -85,8 +81,7 @@ RK_CUDA_OP(cross_entropy)
 }
 
 /* Each block sums a contiguous run, so that the result does not depend on which blocks run when. */
-__global__ void squares(const float *gradient, int64_t elements, float *partial)
-{
+__global__ void squares(const float *gradient, int64_t elements, float *partial) {
     __shared__ float shared[WARPS];
     float sum = 0;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < elements; i += (int64_t)gridDim.x * THREADS)
@@ -96,8 +91,7 @@ __global__ void squares(const float *gradient, int64_t elements, float *partial)
         partial[blockIdx.x] = sum;
 }
 
-RK_CUDA_OP(grad_norm)
-{
+RK_CUDA_OP(grad_norm) {
     int64_t elements = call->shape->dim[0];
     if (elements == 0)
         return RK_OK;
@@ -112,8 +106,7 @@ RK_CUDA_OP(grad_norm)
 
 template <typename act>
 __global__ void adamw(const float *gradient, float *master, float *first, float *second, act *weight,
-                      const float *state, const double *squared_norm, int64_t elements, float decay)
-{
+                      const float *state, const double *squared_norm, int64_t elements, float decay) {
     float rate = state[0], correction1 = state[1], correction2 = state[2], limit = state[3];
     float beta1 = state[4], beta2 = state[5], epsilon = state[6], clip = 1.0f;
     if (limit > 0.0f)
@@ -132,8 +125,7 @@ __global__ void adamw(const float *gradient, float *master, float *first, float 
     }
 }
 
-RK_CUDA_OP(adamw)
-{
+RK_CUDA_OP(adamw) {
     int64_t elements = call->shape->dim[0];
     if (elements == 0)
         return RK_OK;

@@ -1,6 +1,6 @@
-/* Query/key norm and rotary positions, forward and backward. One block works on one token at a time; the token's queries and
- * keys stand in shared memory as FP32, so that input and output may be the same buffer. Memory bound: reads and writes
- * T · (n_h + 2 n_kv) · d_head values once. */
+/* Query/key norm and rotary positions, forward and backward. One block works on one token at a time; the token's
+ * queries and keys stand in shared memory as FP32, so that input and output may be the same buffer. Memory bound: reads
+ * and writes T · (n_h + 2 n_kv) · d_head values once. */
 #include "kernels/cuda/internal.cuh"
 
 enum { ROPE_THREADS = 256, ROPE_WARPS = ROPE_THREADS / RK_CUDA_WARP };
@@ -12,14 +12,12 @@ struct rope_shape {
     int norm; /* 0 none, 1 for each head, 2 over all heads */
 };
 
-__device__ int qk_width(const rope_shape &shape)
-{
+__device__ int qk_width(const rope_shape &shape) {
     return (shape.heads + shape.kv_heads) * shape.head_dim;
 }
 
 /* Cosines, then sines, of position · theta^(-2 i / d_head), in FP64 so that long positions lose nothing. */
-__device__ void rotations(const rope_shape &shape, int64_t position, float *table)
-{
+__device__ void rotations(const rope_shape &shape, int64_t position, float *table) {
     int half = shape.head_dim / 2;
     for (int i = threadIdx.x; i < half; i += ROPE_THREADS) {
         double sine, cosine, frequency = exp(-2.0 * (double)i / (double)shape.head_dim * log((double)shape.theta));
@@ -31,8 +29,7 @@ __device__ void rotations(const rope_shape &shape, int64_t position, float *tabl
 
 /* Gain of element `column` of q or k: one value for each place in a head, or one for each place in the full width. */
 template <typename act>
-__device__ float gain_of(const rope_shape &shape, const act *q_gain, const act *k_gain, int column)
-{
+__device__ float gain_of(const rope_shape &shape, const act *q_gain, const act *k_gain, int column) {
     int q_width = shape.heads * shape.head_dim;
     bool query = column < q_width;
     int inside = query ? column : column - q_width;
@@ -41,10 +38,9 @@ __device__ float gain_of(const rope_shape &shape, const act *q_gain, const act *
     return rk_load((query ? q_gain : k_gain) + inside);
 }
 
-/* value[column] -> out[head] = function of sums over each normalised unit of a[column] · b[column]: the sum over the head, or
- * over all of q or all of k. */
-__device__ void unit_sums(const rope_shape &shape, const float *a, const float *b, float *out, float *shared)
-{
+/* value[column] -> out[head] = function of sums over each normalised unit of a[column] · b[column]: the sum over the
+ * head, or over all of q or all of k. */
+__device__ void unit_sums(const rope_shape &shape, const float *a, const float *b, float *out, float *shared) {
     int units = shape.heads + shape.kv_heads;
     int warp = threadIdx.x / RK_CUDA_WARP, lane = threadIdx.x % RK_CUDA_WARP;
     for (int unit = warp; unit < units; unit += ROPE_WARPS) {
@@ -73,8 +69,7 @@ __device__ void unit_sums(const rope_shape &shape, const float *a, const float *
 }
 
 template <typename act>
-__global__ void rope_forward(rope_shape shape, const act *qkv, const act *q_gain, const act *k_gain, act *out)
-{
+__global__ void rope_forward(rope_shape shape, const act *qkv, const act *q_gain, const act *k_gain, act *out) {
     extern __shared__ float values[]; /* q and k of the token, two floats for each head, the rotations */
     int width = qk_width(shape), units = shape.heads + shape.kv_heads;
     float *mean = values + width, *shared = mean + units, *table = shared + units;
@@ -88,8 +83,7 @@ __global__ void rope_forward(rope_shape shape, const act *qkv, const act *q_gain
     if (shape.norm) {
         unit_sums(shape, values, values, mean, shared);
         for (int i = threadIdx.x; i < width; i += ROPE_THREADS)
-            values[i] *= 1.0f / sqrtf(mean[i / shape.head_dim] + shape.epsilon) *
-                         gain_of(shape, q_gain, k_gain, i);
+            values[i] *= 1.0f / sqrtf(mean[i / shape.head_dim] + shape.epsilon) * gain_of(shape, q_gain, k_gain, i);
         __syncthreads();
     }
     int half = shape.head_dim / 2;
@@ -108,8 +102,7 @@ __global__ void rope_forward(rope_shape shape, const act *qkv, const act *q_gain
 /* partial: for each block the gradients of both gains, [q unit width + k unit width]. */
 template <typename act>
 __global__ void rope_backward(rope_shape shape, const act *dout, const act *qkv, const act *q_gain, const act *k_gain,
-                              act *dqkv, float *partial)
-{
+                              act *dqkv, float *partial) {
     extern __shared__ float values[]; /* gradient, raw values, sums of the gains' gradients, three floats for each head,
                                          the rotations */
     int width = qk_width(shape), units = shape.heads + shape.kv_heads;
@@ -176,9 +169,10 @@ __global__ void rope_backward(rope_shape shape, const act *dout, const act *qkv,
     }
 }
 
-/* Adds the blocks' partial gradients of both gains, in block order: columns below q_width belong to the query's gain. */
-__global__ void add_gain_partials(const float *partial, int parts, int width, int q_width, float *dq_gain, float *dk_gain)
-{
+/* Adds the blocks' partial gradients of both gains, in block order: columns below q_width belong to the query's gain.
+ */
+__global__ void add_gain_partials(const float *partial, int parts, int width, int q_width, float *dq_gain,
+                                  float *dk_gain) {
     int column = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (column >= width)
         return;
@@ -191,8 +185,7 @@ __global__ void add_gain_partials(const float *partial, int parts, int width, in
         dk_gain[column - q_width] += sum;
 }
 
-static rope_shape shape_of(const struct rk_op_call *call)
-{
+static rope_shape shape_of(const struct rk_op_call *call) {
     const int64_t *dim = call->shape->dim;
     rope_shape shape = {};
     shape.tokens = dim[0];
@@ -209,8 +202,7 @@ static rope_shape shape_of(const struct rk_op_call *call)
     return shape;
 }
 
-RK_CUDA_OP(rope_forward)
-{
+RK_CUDA_OP(rope_forward) {
     rope_shape shape = shape_of(call);
     if (shape.tokens == 0)
         return RK_OK;
@@ -225,8 +217,7 @@ RK_CUDA_OP(rope_forward)
     return rk_cuda_launched(stream, "rope_forward", error);
 }
 
-RK_CUDA_OP(rope_backward)
-{
+RK_CUDA_OP(rope_backward) {
     rope_shape shape = shape_of(call);
     if (shape.tokens == 0)
         return RK_OK;

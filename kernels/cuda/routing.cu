@@ -1,5 +1,5 @@
-/* Routing: scores, top-k, requested counts, the losses' sums, and the maps from routes to rows of the receive buffers. Nothing
- * here is read by the host. Integer atomics only, so every run gives the same bits. */
+/* Routing: scores, top-k, requested counts, the losses' sums, and the maps from routes to rows of the receive buffers.
+ * Nothing here is read by the host. Integer atomics only, so every run gives the same bits. */
 #include "kernels/cuda/internal.cuh"
 #include "kernels/route_random.h"
 
@@ -15,18 +15,16 @@ struct route_shape {
     uint64_t serial;
 };
 
-__device__ __forceinline__ float warp_sum(float value)
-{
+__device__ __forceinline__ float warp_sum(float value) {
     for (int step = RK_CUDA_WARP / 2; step > 0; step /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
 
-/* Scores of a token, experts lane, lane + 32, ...; returns the logarithm of the softmax sum. Lanes past the last expert get
- * score 0. sum: of all scores. */
+/* Scores of a token, experts lane, lane + 32, ...; returns the logarithm of the softmax sum. Lanes past the last expert
+ * get score 0. sum: of all scores. */
 template <int count>
-__device__ float token_scores(const float *logits, int experts, bool sigmoid, float score[count], float *sum)
-{
+__device__ float token_scores(const float *logits, int experts, bool sigmoid, float score[count], float *sum) {
     int lane = threadIdx.x % RK_CUDA_WARP;
     float most = -INFINITY, total = 0;
 #pragma unroll
@@ -56,8 +54,7 @@ __device__ float token_scores(const float *logits, int experts, bool sigmoid, fl
 }
 
 /* The score of one expert, known to the lane that holds it, to all lanes. */
-template <int count> __device__ float score_of(const float score[count], int expert)
-{
+template <int count> __device__ float score_of(const float score[count], int expert) {
     float value = 0;
 #pragma unroll
     for (int i = 0; i < count; i++)
@@ -68,8 +65,7 @@ template <int count> __device__ float score_of(const float score[count], int exp
 
 template <int count>
 __global__ void route_forward(route_shape shape, const float *logits, const float *bias, int32_t *index, float *weight,
-                              int32_t *requested, float *partial)
-{
+                              int32_t *requested, float *partial) {
     int lane = threadIdx.x % RK_CUDA_WARP, warp = threadIdx.x / RK_CUDA_WARP;
     extern __shared__ float sums[]; /* for each warp: experts + 1 */
     float mine[count], squares = 0;
@@ -155,8 +151,7 @@ __global__ void route_forward(route_shape shape, const float *logits, const floa
 
 /* One block: adds the partial sums in block order, writes the mean scores and adds to the losses' sums. */
 __global__ void route_losses(const float *partial, int parts, int64_t tokens, int experts, int top_k,
-                             const int32_t *requested, float *score_mean, double *sums)
-{
+                             const int32_t *requested, float *score_mean, double *sums) {
     extern __shared__ double terms[];
     for (int i = threadIdx.x; i <= experts; i += blockDim.x) {
         double sum = 0;
@@ -180,8 +175,7 @@ __global__ void route_losses(const float *partial, int parts, int64_t tokens, in
     }
 }
 
-static route_shape shape_of(const struct rk_op_call *call)
-{
+static route_shape shape_of(const struct rk_op_call *call) {
     uint32_t flags = call->shape->flags;
     route_shape shape = {};
     shape.tokens = call->shape->dim[0];
@@ -196,10 +190,10 @@ static route_shape shape_of(const struct rk_op_call *call)
     return shape;
 }
 
-static enum rk_status too_many(const route_shape &shape, struct rk_error *error)
-{
-    return rk_fail(error, RK_USAGE, "routing on GPUs: %d experts with %d routes a token; at most %d and %d are supported",
-                   shape.experts, shape.top_k, (int)EXPERTS_MAX, (int)RK_CUDA_WARP);
+static enum rk_status too_many(const route_shape &shape, struct rk_error *error) {
+    return rk_fail(error, RK_USAGE,
+                   "routing on GPUs: %d experts with %d routes a token; at most %d and %d are supported", shape.experts,
+                   shape.top_k, (int)EXPERTS_MAX, (int)RK_CUDA_WARP);
 }
 
 /* Calls launch with the number of experts that a lane holds. */
@@ -217,8 +211,7 @@ static enum rk_status too_many(const route_shape &shape, struct rk_error *error)
         }                                                                                                              \
     } while (0)
 
-RK_CUDA_OP(route_forward)
-{
+RK_CUDA_OP(route_forward) {
     route_shape shape = shape_of(call);
     if (shape.experts > EXPERTS_MAX || shape.top_k > RK_CUDA_WARP)
         return too_many(shape, error);
@@ -245,12 +238,11 @@ RK_CUDA_OP(route_forward)
     return rk_cuda_launched(stream, "route_forward: losses", error);
 }
 
-/* One warp a token. With scores s, their sum S, shares p = s / S (softmax: S = 1) and N f_i balance: the loss's derivative by
- * the share is c N f_i / T; by lse, 2 z lse / T. */
+/* One warp a token. With scores s, their sum S, shares p = s / S (softmax: S = 1) and N f_i balance: the loss's
+ * derivative by the share is c N f_i / T; by lse, 2 z lse / T. */
 template <int count>
 __global__ void route_backward(route_shape shape, const float *logits, const int32_t *index, const int32_t *requested,
-                               const float *dweight, float *dlogits, float balance, float z)
-{
+                               const float *dweight, float *dlogits, float balance, float z) {
     int lane = threadIdx.x % RK_CUDA_WARP;
     int64_t token = (int64_t)blockIdx.x * ROUTE_WARPS + threadIdx.x / RK_CUDA_WARP;
     if (token >= shape.tokens)
@@ -310,8 +302,7 @@ __global__ void route_backward(route_shape shape, const float *logits, const int
     }
 }
 
-RK_CUDA_OP(route_backward)
-{
+RK_CUDA_OP(route_backward) {
     route_shape shape = shape_of(call);
     if (shape.experts > EXPERTS_MAX || shape.top_k > RK_CUDA_WARP)
         return too_many(shape, error);
@@ -335,11 +326,10 @@ struct map_shape {
     int64_t routes_per_block;
 };
 
-/* One block; thread r decides for destination rank r: kept rows and first rows, experts in order, sources in order. first[e]:
- * the row at which this rank's routes to expert e begin at their destination. */
+/* One block; thread r decides for destination rank r: kept rows and first rows, experts in order, sources in order.
+ * first[e]: the row at which this rank's routes to expert e begin at their destination. */
 __global__ void route_keep(map_shape shape, const int32_t *requested, int32_t *kept, int32_t *offsets, int32_t *first,
-                           int64_t *load)
-{
+                           int64_t *load) {
     int local = shape.experts / shape.ranks;
     for (int rank = threadIdx.x; rank < shape.ranks; rank += blockDim.x) {
         int64_t row = 0;
@@ -376,8 +366,7 @@ __global__ void route_keep(map_shape shape, const int32_t *requested, int32_t *k
 }
 
 /* counts[block][expert]: routes of the block's contiguous run to the expert. */
-__global__ void route_count(map_shape shape, const int32_t *index, int32_t *counts)
-{
+__global__ void route_count(map_shape shape, const int32_t *index, int32_t *counts) {
     extern __shared__ int32_t histogram[];
     for (int i = threadIdx.x; i < shape.experts; i += blockDim.x)
         histogram[i] = 0;
@@ -394,8 +383,7 @@ __global__ void route_count(map_shape shape, const int32_t *index, int32_t *coun
 
 /* counts[block][expert] becomes the number of routes of earlier blocks to the expert; begin[expert]: routes to earlier
  * experts. One block. */
-__global__ void route_scan(map_shape shape, int32_t *counts, int32_t *begin)
-{
+__global__ void route_scan(map_shape shape, int32_t *counts, int32_t *begin) {
     for (int expert = threadIdx.x; expert < shape.experts; expert += blockDim.x) {
         int32_t sum = 0;
         for (int block = 0; block < shape.blocks; block++) {
@@ -416,11 +404,10 @@ __global__ void route_scan(map_shape shape, int32_t *counts, int32_t *begin)
     }
 }
 
-/* Routes take their places in order: a tile of blockDim routes at a time, each counts the earlier ones of the tile with the
- * same expert. */
+/* Routes take their places in order: a tile of blockDim routes at a time, each counts the earlier ones of the tile with
+ * the same expert. */
 __global__ void route_place(map_shape shape, const int32_t *index, const int32_t *counts, const int32_t *begin,
-                            const int32_t *first, const int32_t *kept, int32_t *row, int32_t *order)
-{
+                            const int32_t *first, const int32_t *kept, int32_t *row, int32_t *order) {
     extern __shared__ int32_t next[]; /* for each expert: places given so far */
     __shared__ int32_t tile[ROUTE_THREADS];
     for (int i = threadIdx.x; i < shape.experts; i += blockDim.x)
@@ -452,8 +439,7 @@ __global__ void route_place(map_shape shape, const int32_t *index, const int32_t
     }
 }
 
-RK_CUDA_OP(route_map)
-{
+RK_CUDA_OP(route_map) {
     const int64_t *dim = call->shape->dim;
     map_shape shape = {};
     shape.routes = dim[0] * dim[2];

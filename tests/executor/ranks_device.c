@@ -105,9 +105,11 @@ static enum rk_status run_on_gpu(struct rk_transport *transport, const struct rk
     struct piece pieces[PIECES_MAX];
     int count = find_pieces(call, pieces);
     for (int p = 0; p < count; p++) {
-        RANK_CHECK_OK(backend->memory_allocate(device, pieces[p].end - pieces[p].begin, &pieces[p].copy, error), *error);
-        RANK_CHECK_OK(backend->copy(stream, pieces[p].copy, pieces[p].begin, pieces[p].end - pieces[p].begin,
-                                    RK_COPY_H2D, error), *error);
+        RANK_CHECK_OK(backend->memory_allocate(device, pieces[p].end - pieces[p].begin, &pieces[p].copy, error),
+                      *error);
+        RANK_CHECK_OK(
+            backend->copy(stream, pieces[p].copy, pieces[p].begin, pieces[p].end - pieces[p].begin, RK_COPY_H2D, error),
+            *error);
     }
     for (int i = 0; i < RK_OP_OPERANDS; i++)
         for (int p = 0; p < count; p++) {
@@ -119,8 +121,8 @@ static enum rk_status run_on_gpu(struct rk_transport *transport, const struct rk
     if (status != RK_OK || call->shape->kind == RK_OP_SEND)
         return status;
     for (int p = 0; p < count && status == RK_OK; p++)
-        status = backend->copy(stream, pieces[p].begin, pieces[p].copy, pieces[p].end - pieces[p].begin, RK_COPY_D2H,
-                               error);
+        status =
+            backend->copy(stream, pieces[p].begin, pieces[p].copy, pieces[p].end - pieces[p].begin, RK_COPY_D2H, error);
     if (status == RK_OK)
         status = backend->stream_synchronize(stream, 60, error);
     for (int p = 0; p < count; p++)

@@ -1,5 +1,6 @@
-/* Training on GPUs: the losses of the CPU ranks, the same mathematics under every layout, the same bits under every policy
- * and in every repetition, and no wait of the host inside a step. Skipped, case by case, where there are too few GPUs. */
+/* Training on GPUs: the losses of the CPU ranks, the same mathematics under every layout, the same bits under every
+ * policy and in every repetition, and no wait of the host inside a step. Skipped, case by case, where there are too few
+ * GPUs. */
 #include "training_case.h"
 
 #include "base/clock.h"
@@ -140,11 +141,8 @@ static void no_host_in_the_loop(void **state) {
     (void)state;
     on_gpus(true);
     for (int world = 1; world <= 2 && ranks_can_run(world); world++) {
-        struct training_case test = {.model = model_olmoe,
-                                     .expert_parallel = world,
-                                     .data_parallel = world,
-                                     .type = RK_BF16,
-                                     .steps = 3};
+        struct training_case test = {
+            .model = model_olmoe, .expert_parallel = world, .data_parallel = world, .type = RK_BF16, .steps = 3};
         case_run_well(&test, outcome);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(outcome->step[i].host_waits, 0);

@@ -1,5 +1,5 @@
-/* Every case of the table on the CUDA back end: against the CPU back end, untouched bytes, repeats bit for bit. Skipped, with
- * the reason, where there is no GPU. */
+/* Every case of the table on the CUDA back end: against the CPU back end, untouched bytes, repeats bit for bit.
+ * Skipped, with the reason, where there is no GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +15,8 @@
 
 enum { SEEDS = 2 };
 
-/* Both sides round on their own, and the tensor cores round the attention's weights to BF16 before they multiply: twice what
- * one side may differ from FP64, and the sums' other order in FP32. */
+/* Both sides round on their own, and the tensor cores round the attention's weights to BF16 before they multiply: twice
+ * what one side may differ from FP64, and the sums' other order in FP32. */
 #define FACTOR_F32 4.0
 #define FACTOR_BF16 3.0
 
@@ -76,8 +76,7 @@ static void cases_in_bf16(void **state) {
 static void every_kernel_is_there(void **state) {
     (void)state;
     for (int kind = 0; kind < RK_OP_KIND_COUNT; kind++)
-        assert_int_equal(rk_backend_cuda()->op[kind] != NULL,
-                         rk_op_executor((enum rk_op_kind)kind) == RK_BY_KERNEL);
+        assert_int_equal(rk_backend_cuda()->op[kind] != NULL, rk_op_executor((enum rk_op_kind)kind) == RK_BY_KERNEL);
 }
 
 enum { SKIPPED = 77 };
