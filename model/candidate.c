@@ -49,7 +49,7 @@ int64_t rk_candidate_receive_rows(const struct rk_architecture *architecture, co
         return routes;
     double rows = ceil(candidate->capacity_factor * (double)routes);
     double most = (double)candidate->expert_parallel * (double)routes;
-    return (int64_t)(rows < most ? rows : most);
+    return (int64_t)fmin(fmin(rows, most), 0x1p62);
 }
 
 void rk_candidate_defaults(struct rk_candidate *candidate) {
@@ -97,11 +97,6 @@ static enum rk_status check_divides(const char *part_name, int64_t part, const c
                    (long long)whole);
 }
 
-/* Sizes far beyond any run, so that no product of a few of them leaves 64 bits. */
-#define RANKS_MAX ((int64_t)1 << 20)
-#define TOKENS_MAX ((int64_t)1 << 31)
-#define GLOBAL_TOKENS_MAX ((int64_t)1 << 50)
-
 static enum rk_status check_ranges(const struct rk_candidate *candidate, struct rk_error *error) {
     const struct {
         const char *name;
@@ -109,17 +104,17 @@ static enum rk_status check_ranges(const struct rk_candidate *candidate, struct 
     } whole[] = {
         {"PP", candidate->pipeline, 1, RK_STAGES_MAX},
         {"virtual stages", candidate->virtual_stages, 1, RK_VIRTUAL_STAGES_MAX},
-        {"EP-MP", candidate->expert_parallel, 1, RANKS_MAX},
-        {"D (EP-MP x EP-DP)", candidate->data_parallel, 1, RANKS_MAX},
-        {"sequence length", candidate->sequence, 1, TOKENS_MAX},
-        {"micro-batch tokens", candidate->micro_batch_tokens, 1, TOKENS_MAX},
-        {"global batch tokens", candidate->global_batch_tokens, 1, GLOBAL_TOKENS_MAX},
+        {"EP-MP", candidate->expert_parallel, 1, RK_RANKS_MAX},
+        {"D (EP-MP x EP-DP)", candidate->data_parallel, 1, RK_RANKS_MAX},
+        {"sequence length", candidate->sequence, 1, RK_TOKENS_MAX},
+        {"micro-batch tokens", candidate->micro_batch_tokens, 1, RK_TOKENS_MAX},
+        {"global batch tokens", candidate->global_batch_tokens, 1, RK_GLOBAL_TOKENS_MAX},
         {"recompute policy", (int64_t)candidate->recompute, 0, RK_RECOMPUTE_COUNT - 1},
         {"offload per cent", candidate->offload_percent, 0, 100},
         {"data type", (int64_t)candidate->type, 0, RK_DATA_TYPE_COUNT - 1},
         {"back end", (int64_t)candidate->backend, 0, RK_BACKEND_COUNT - 1},
         {"routing", (int64_t)candidate->routing, 0, RK_ROUTING_COUNT - 1},
-        {"logits chunk tokens", candidate->logits_chunk_tokens, 1, TOKENS_MAX},
+        {"logits chunk tokens", candidate->logits_chunk_tokens, 1, RK_TOKENS_MAX},
         {"bucket bytes", candidate->bucket_bytes, 1, INT64_MAX},
     };
     enum rk_status status = RK_OK;
@@ -193,6 +188,103 @@ enum rk_status rk_candidate_check(const struct rk_architecture *architecture, co
     if (status == RK_OK)
         status = check_chunks(architecture, candidate, error);
     return status;
+}
+
+/* ---- sizes ---- */
+
+/* A hostile plan or config may ask for a schedule that no memory holds: blocks visited per step on a rank. */
+static const double VISITS_MAX = 4194304;
+
+/* Row numbers, routes and the kernels' grids are 32-bit. */
+static enum rk_status check_counts(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
+                                   struct rk_error *error) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } counts[] = {
+        {"tokens of a micro-batch", candidate->micro_batch_tokens},
+        {"routes of a micro-batch", candidate->micro_batch_tokens * architecture->top_k},
+        {"receive rows of a rank", rk_candidate_receive_rows(architecture, candidate)},
+        {"vocabulary", architecture->vocabulary},
+        {"micro-batches of a step", rk_candidate_micro_batches(candidate)},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (counts[i].value > INT32_MAX)
+            return rk_fail(error, RK_INFEASIBLE, "%s: %lld, at most %d fit; use a smaller micro-batch or more ranks",
+                           counts[i].name, (long long)counts[i].value, INT32_MAX);
+    double visits = 2.0 * (double)rk_candidate_micro_batches(candidate) *
+                    ((double)architecture->layers / candidate->pipeline + candidate->virtual_stages);
+    if (visits <= VISITS_MAX)
+        return RK_OK;
+    return rk_fail(error, RK_INFEASIBLE,
+                   "a step of %lld micro-batches visits %.3g blocks on a rank; at most %.3g are planned: enlarge the "
+                   "micro-batch or use more ranks",
+                   (long long)rk_candidate_micro_batches(candidate), visits, VISITS_MAX);
+}
+
+static double largest(const double *values, size_t count) {
+    double most = 0;
+    for (size_t i = 0; i < count; i++)
+        most = fmax(most, values[i]);
+    return most;
+}
+
+/* No operand and no workspace of a micro-batch has more elements. */
+static double largest_operand(const struct rk_architecture *a, const struct rk_candidate *candidate) {
+    double queries = (double)rk_architecture_query_width(a), keys = (double)rk_architecture_kv_width(a);
+    const double token_widths[] = {
+        (double)a->hidden,
+        queries + 2 * keys,
+        (double)rk_architecture_output_width(a),
+        (double)a->heads * (double)(a->qk_nope_head_dim + a->v_head_dim),
+        (double)a->q_lora_rank,
+        (double)a->kv_lora_rank,
+        2 * (double)a->dense_hidden,
+        2 * (double)a->shared_hidden,
+        (double)a->experts,
+    };
+    const double row_widths[] = {(double)a->hidden, 2 * (double)a->expert_hidden};
+    const double elements[] = {
+        (double)candidate->micro_batch_tokens * largest(token_widths, sizeof token_widths / sizeof token_widths[0]),
+        (double)rk_candidate_receive_rows(a, candidate) * largest(row_widths, 2),
+        (double)candidate->logits_chunk_tokens * (double)a->vocabulary,
+        (double)candidate->expert_parallel * (double)a->experts,
+        4 * (double)candidate->sequence * (double)a->head_dim,
+    };
+    return largest(elements, sizeof elements / sizeof elements[0]);
+}
+
+/* Instances of a value that is kept from forward to backward: every live micro-batch of every layer of a stage, with
+ * slots of each virtual stage's own or with one pool of them. */
+static double kept_instances(const struct rk_candidate *candidate) {
+    double live = fmin((double)rk_candidate_micro_batches(candidate), 2.0 * candidate->pipeline), most = 0;
+    for (int stage = 0; stage < candidate->pipeline; stage++) {
+        double own = 0, chunk = 0;
+        for (int v = 0; v < candidate->virtual_stages; v++) {
+            double layers = candidate->chunk_layers[v * candidate->pipeline + stage];
+            own += layers;
+            chunk = fmax(chunk, layers);
+        }
+        most = fmax(most, live * fmax(own, chunk * candidate->virtual_stages));
+    }
+    return most;
+}
+
+enum rk_status rk_candidate_check_sizes(const struct rk_architecture *architecture,
+                                        const struct rk_candidate *candidate, struct rk_error *error) {
+    /* More than a program has of values for each block, and the widest element. */
+    enum { VALUES = 64, ELEMENT_BYTES = 8 };
+    enum rk_status status = check_counts(architecture, candidate, error);
+    if (status != RK_OK)
+        return status;
+    double bytes =
+        largest_operand(architecture, candidate) * ELEMENT_BYTES * VALUES * (kept_instances(candidate) + 1);
+    if (bytes <= 0x1p62)
+        return RK_OK;
+    return rk_fail(error, RK_INFEASIBLE,
+                   "values of a micro-batch: up to %.3g bytes on a rank, at most %.3g can be counted; use a smaller "
+                   "micro-batch or a smaller model",
+                   bytes, 0x1p62);
 }
 
 struct rk_rank_place rk_candidate_place(const struct rk_candidate *candidate, int64_t world_rank) {

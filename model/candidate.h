@@ -12,6 +12,11 @@
 
 enum { RK_STAGES_MAX = 128, RK_VIRTUAL_STAGES_MAX = 16 };
 
+/* Sizes far beyond any run, so that no product of a few of them leaves 64 bits. */
+#define RK_RANKS_MAX ((int64_t)1 << 20)
+#define RK_TOKENS_MAX ((int64_t)1 << 31) /* of a sequence and of a micro-batch */
+#define RK_GLOBAL_TOKENS_MAX ((int64_t)1 << 50)
+
 /* Micro-batches that plans are searched over and calibrations measured for: 1, 2, 4, ... sequences, so many sizes. */
 enum { RK_MICRO_BATCH_SIZES = 6 };
 
@@ -61,7 +66,7 @@ struct rk_candidate {
 int64_t rk_candidate_world(const struct rk_candidate *candidate);
 /* Micro-batches per step on a rank: global / (T · D). */
 int64_t rk_candidate_micro_batches(const struct rk_candidate *candidate);
-/* Receive rows R. */
+/* Receive rows R; 2^62 when there would be more. */
 int64_t rk_candidate_receive_rows(const struct rk_architecture *architecture, const struct rk_candidate *candidate);
 
 /* Fills the variables that no search varies: one virtual stage when 0, logits chunk (the largest divisor of T up to
@@ -76,6 +81,11 @@ void rk_candidate_even_chunks(const struct rk_architecture *architecture, struct
 /* Divisibility and ranges. RK_USAGE with the variable, what it is and what it must divide. */
 enum rk_status rk_candidate_check(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
                                   struct rk_error *error);
+
+/* Whether the step fits the formats, for a candidate that rk_candidate_check accepts: row numbers are 32-bit, byte counts
+ * 64-bit, and a rank's schedule is written out, at most 4,194,304 visits of blocks. RK_INFEASIBLE with need and have. */
+enum rk_status rk_candidate_check_sizes(const struct rk_architecture *architecture,
+                                        const struct rk_candidate *candidate, struct rk_error *error);
 
 /* Where a world rank stands. World rank = stage · D + ep_dp · M + ep_mp. */
 struct rk_rank_place {

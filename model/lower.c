@@ -126,33 +126,13 @@ static void lower_stage(struct rk_lowering *lowering) {
     free(order);
 }
 
-/* Row numbers, routes and the kernels' grids are 32-bit. */
-static enum rk_status check_sizes(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
-                                  struct rk_error *error) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } counts[] = {
-        {"tokens of a micro-batch", candidate->micro_batch_tokens},
-        {"routes of a micro-batch", candidate->micro_batch_tokens * architecture->top_k},
-        {"receive rows of a rank", rk_candidate_receive_rows(architecture, candidate)},
-        {"vocabulary", architecture->vocabulary},
-        {"micro-batches of a step", rk_candidate_micro_batches(candidate)},
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (counts[i].value > INT32_MAX)
-            return rk_fail(error, RK_INFEASIBLE, "%s: %lld, at most %d fit; use a smaller micro-batch or more ranks",
-                           counts[i].name, (long long)counts[i].value, INT32_MAX);
-    return RK_OK;
-}
-
 static enum rk_status check_input(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
                                   int32_t stage, struct rk_error *error) {
     enum rk_status status = rk_candidate_check(architecture, candidate, error);
     if (status == RK_OK && (stage < 0 || stage >= candidate->pipeline))
         return rk_fail(error, RK_USAGE, "stage %d of %d", stage, candidate->pipeline);
     if (status == RK_OK)
-        status = check_sizes(architecture, candidate, error);
+        status = rk_candidate_check_sizes(architecture, candidate, error);
     return status;
 }
 

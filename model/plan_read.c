@@ -6,9 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A hostile plan may ask for a schedule that no memory holds: blocks visited per step on a rank. */
-static const double VISITS_MAX = 4194304;
-
 /* The first failure stops the reading: later calls do nothing. */
 struct reader {
     const char *name;
@@ -322,9 +319,12 @@ static void read_search(struct reader *reader, struct rk_json_object *root, stru
     plan->feasible = read_integer(reader, &object, "feasible", 0, RK_PLAN_WHOLE_MAX);
     if (!open_child(reader, &object, "refused", &refused))
         return;
-    for (int kind = RK_REFUSAL_NONE + 1; kind < RK_REFUSAL_COUNT; kind++)
-        plan->refused[kind] =
-            read_integer(reader, &refused, rk_refusal_name((enum rk_refusal)kind), 0, RK_PLAN_WHOLE_MAX);
+    for (int kind = RK_REFUSAL_NONE + 1; kind < RK_REFUSAL_COUNT; kind++) {
+        const char *name = rk_refusal_name((enum rk_refusal)kind);
+        bool rare = kind == RK_REFUSAL_SIZE;
+        if (!rare || rk_json_has(&refused, name))
+            plan->refused[kind] = read_integer(reader, &refused, name, rare ? 1 : 0, RK_PLAN_WHOLE_MAX);
+    }
     close_object(reader, &refused);
     size_t count;
     const cJSON *array = read_array(reader, &object, "examples", 0, RK_PLAN_EXAMPLES_MAX, &count);
@@ -374,25 +374,18 @@ static void check_stage(struct reader *reader, const struct rk_plan *plan, int32
 static void check_plan(struct reader *reader, const struct rk_plan *plan) {
     const struct rk_candidate *candidate = &plan->candidate;
     if (reader->status == RK_OK) {
-        reader->status = rk_candidate_check(&plan->architecture, candidate, reader->error);
-        if (reader->status != RK_OK)
-            rk_fail_context(reader->error, "%s: candidate", reader->name);
+        struct rk_error reason = {0};
+        enum rk_status status = rk_candidate_check(&plan->architecture, candidate, &reason);
+        if (status == RK_OK)
+            status = rk_candidate_check_sizes(&plan->architecture, candidate, &reason);
+        if (status != RK_OK)
+            reader->status = rk_fail(reader->error, RK_USAGE, "%s: candidate: %s", reader->name, reason.text);
     }
     if (reader->status == RK_OK && (plan->low > plan->seconds || plan->high < plan->seconds))
         reader->status = rk_fail(reader->error, RK_USAGE, "%s: step_seconds: %g is not between low %g and high %g",
                                  reader->name, plan->seconds, plan->low, plan->high);
     if (reader->status != RK_OK)
         return;
-    double visits = 2.0 * (double)rk_candidate_micro_batches(candidate) *
-                    ((double)plan->architecture.layers / candidate->pipeline + candidate->virtual_stages);
-    if (visits > VISITS_MAX) {
-        reader->status =
-            rk_fail(reader->error, RK_USAGE,
-                    "%s: candidate: a step of %lld micro-batches visits %.3g blocks on a rank; at most %.3g "
-                    "are planned: enlarge the micro-batch",
-                    reader->name, (long long)rk_candidate_micro_batches(candidate), visits, VISITS_MAX);
-        return;
-    }
     for (int32_t s = 0; s < candidate->pipeline && reader->status == RK_OK; s++)
         check_stage(reader, plan, s);
 }

@@ -146,8 +146,10 @@ static void write_search(struct writer *writer, cJSON *root, const struct rk_pla
     number(writer, object, "candidates", (double)plan->candidates);
     number(writer, object, "feasible", (double)plan->feasible);
     cJSON *counts = object_in(writer, object, "refused");
+    /* Refusals for size are rare, and named only where there are some. */
     for (int kind = RK_REFUSAL_NONE + 1; kind < RK_REFUSAL_COUNT; kind++)
-        number(writer, counts, rk_refusal_name((enum rk_refusal)kind), refused[kind]);
+        if (kind != RK_REFUSAL_SIZE || refused[kind] > 0)
+            number(writer, counts, rk_refusal_name((enum rk_refusal)kind), refused[kind]);
     cJSON *examples = array_in(writer, object, "examples");
     for (size_t i = 0; i < plan->example_count; i++)
         write_example(writer, examples, &plan->examples[i]);

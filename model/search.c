@@ -75,7 +75,7 @@ static enum rk_status judge_all(struct rk_searching *searching, struct verdicts 
         const char *missing = NULL;
         enum rk_status status = rk_search_judge(searching, &index, &verdicts->all[i], &missing);
         if (status != RK_OK)
-            return searching->error != NULL ? searching->error->status : RK_ERROR;
+            return status;
         if (missing != NULL && verdicts->uncalibrated[0] == '\0')
             snprintf(verdicts->uncalibrated, sizeof verdicts->uncalibrated, "%s", missing);
     }
@@ -232,13 +232,14 @@ static void memory_remedy(const struct rk_verdict *verdict, char *remedy, size_t
         snprintf(remedy, size, "%.0f bytes more for each rank", more * 1073741824.0);
 }
 
-/* The check of candidates says what must divide what. */
-static void divisibility_remedy(struct rk_searching *searching, const struct rk_verdict *verdict, char *remedy,
-                                size_t size) {
+/* The checks of candidates say what must divide what, and which size does not fit. */
+static void check_remedy(struct rk_searching *searching, const struct rk_verdict *verdict, char *remedy, size_t size) {
     struct rk_candidate candidate;
     struct rk_error reason = {0};
     rk_search_verdict_candidate(searching, verdict, &candidate);
-    if (rk_candidate_check(searching->request->architecture, &candidate, &reason) != RK_OK)
+    const struct rk_architecture *architecture = searching->request->architecture;
+    if (rk_candidate_check(architecture, &candidate, &reason) != RK_OK ||
+        rk_candidate_check_sizes(architecture, &candidate, &reason) != RK_OK)
         snprintf(remedy, size, "%.*s", (int)size - 1, reason.text);
 }
 
@@ -267,7 +268,8 @@ static void find_remedy(struct rk_searching *searching, const struct verdicts *v
             memory_remedy(verdict, remedy, size);
         return;
     case RK_REFUSAL_DIVISIBILITY:
-        divisibility_remedy(searching, verdict, remedy, size);
+    case RK_REFUSAL_SIZE:
+        check_remedy(searching, verdict, remedy, size);
         return;
     case RK_REFUSAL_UNCALIBRATED:
         snprintf(remedy, size, "%s", verdicts->uncalibrated);
@@ -327,7 +329,7 @@ static enum rk_status make_result(struct rk_searching *searching, const struct v
 static const struct rk_judgement *nearest_refusal(const struct rk_search_result *result) {
     static const enum rk_refusal order[] = {RK_REFUSAL_UNCALIBRATED, RK_REFUSAL_MEMORY,      RK_REFUSAL_HOST_MEMORY,
                                             RK_REFUSAL_OFFLOAD_D2H,  RK_REFUSAL_OFFLOAD_H2D, RK_REFUSAL_TOPOLOGY,
-                                            RK_REFUSAL_DIVISIBILITY};
+                                            RK_REFUSAL_SIZE,         RK_REFUSAL_DIVISIBILITY};
     for (size_t kind = 0; kind < sizeof order / sizeof order[0]; kind++)
         for (size_t i = 0; i < result->kept; i++)
             if (result->judgements[i].refusal == order[kind])
@@ -369,10 +371,11 @@ enum rk_status rk_search(const struct rk_search_request *request, struct rk_sear
         status = replay_best(&searching, &verdicts);
     if (status == RK_OK)
         prefer_plain(&verdicts);
-    count_refusals(&verdicts);
     struct rk_search_result made = {0};
-    if (status == RK_OK)
+    if (status == RK_OK) {
+        count_refusals(&verdicts);
         status = make_result(&searching, &verdicts, &made);
+    }
     free(verdicts.all);
     free(verdicts.order);
     rk_searching_close(&searching);

@@ -5,7 +5,7 @@
  * 100 % and the largest whole per cent that the host link carries. Layers are spread evenly (rk_candidate_even_chunks).
  *
  * A candidate is judged in this order, and the first refusal stands: divisibility; topology (an EP-MP group must not
- * span hosts); memory; host memory; offload bandwidth to the host, then from it; price. Offload: the bytes that a block
+ * span hosts); size (rk_candidate_check_sizes); memory; host memory; offload bandwidth to the host, then from it; price. Offload: the bytes that a block
  * of the stage's prevailing kind keeps (balanced load, no capacity padding: rk_moe_block_activation_bytes less what is
  * recomputed) times the offloaded share, over the time of the block's forward (backward), must not exceed the link's
  * rate with all ranks of the host copying. Bytes of memory are those of the step program's buffers: near the limit and
@@ -28,7 +28,8 @@
     X(OFFLOAD_D2H, "offload bandwidth, device to host", "GB/s")                                                        \
     X(OFFLOAD_H2D, "offload bandwidth, host to device", "GB/s")                                                        \
     X(TOPOLOGY, "topology", "ranks")                                                                                   \
-    X(UNCALIBRATED, "no measurement", "")
+    X(UNCALIBRATED, "no measurement", "")                                                                              \
+    X(SIZE, "size", "")
 
 enum rk_refusal {
 #define RK_REFUSAL_KIND(name, text, unit) RK_REFUSAL_##name,

@@ -31,7 +31,13 @@ static bool refused(const struct judging *judging) {
     return judging->verdict->refusal != RK_REFUSAL_NONE;
 }
 
-/* ---- divisibility and topology
+/* Why a part of the candidate could not be made. One whose sizes do not fit is no failure of the search. */
+static enum rk_status part_failure(struct judging *judging) {
+    enum rk_status status = judging->searching->error->status;
+    return status == RK_INFEASIBLE ? refuse(judging, RK_REFUSAL_SIZE, 0, 0) : status;
+}
+
+/* ---- divisibility, topology and size
  * --------------------------------------------------------------------------------------- */
 
 static void judge_divisibility(struct judging *judging) {
@@ -63,6 +69,13 @@ static void judge_topology(struct judging *judging) {
         return;
     if (judging->experts > devices || devices % judging->experts != 0)
         refuse(judging, RK_REFUSAL_TOPOLOGY, judging->experts, (double)devices);
+}
+
+static void judge_size(struct judging *judging) {
+    struct rk_candidate candidate;
+    rk_search_candidate(judging->searching, judging->index, &candidate);
+    if (rk_candidate_check_sizes(judging->searching->request->architecture, &candidate, NULL) != RK_OK)
+        refuse(judging, RK_REFUSAL_SIZE, 0, 0);
 }
 
 /* ---- memory
@@ -123,7 +136,7 @@ static enum rk_status judge_memory(struct judging *judging) {
         const struct rk_search_template *part =
             rk_search_template(judging->searching, judging->index, verdict->percent, stage);
         if (part == NULL)
-            return RK_ERROR;
+            return part_failure(judging);
         const struct rk_stage_class *class = &judging->classes[s];
         const int32_t *slots = &judging->slots[s * (judging->virtual_stages + 1)];
         bool pooled = is_pooled(judging, part, stage, slots);
@@ -253,7 +266,7 @@ static enum rk_status judge_offload(struct judging *judging, int32_t percent, do
         const struct rk_split_stage *stage = &judging->split->stages[s];
         const struct rk_search_template *part = rk_search_template(judging->searching, judging->index, percent, stage);
         if (part == NULL)
-            return RK_ERROR;
+            return part_failure(judging);
         if (!part->priced) {
             judging->uncalibrated = part->uncalibrated;
             return refuse(judging, RK_REFUSAL_UNCALIBRATED, 0, 0);
@@ -297,7 +310,7 @@ static enum rk_status compare_offload(struct judging *judging) {
             before != NULL ? rk_search_template(judging->searching, judging->index, space->offload[place], stage)
                            : NULL;
         if (here == NULL)
-            return RK_ERROR;
+            return part_failure(judging);
         for (int kind = 0; kind < 2; kind++)
             if (stage->layer_count[kind] > 0 && here->offloaded_bytes[kind] > before->offloaded_bytes[kind])
                 return RK_OK;
@@ -327,7 +340,7 @@ static enum rk_status stage_seconds(struct judging *judging, int32_t s, struct s
     const struct rk_search_template *part =
         rk_search_template(judging->searching, judging->index, judging->verdict->percent, stage);
     if (part == NULL)
-        return RK_ERROR;
+        return part_failure(judging);
     const struct rk_stage_class *class = &judging->classes[s];
     if (!part->priced || !class->priced) {
         judging->uncalibrated = part->priced ? class->uncalibrated : part->uncalibrated;
@@ -402,7 +415,7 @@ static enum rk_status prepare(struct judging *judging) {
     judging->split = rk_search_split(judging->searching, judging->index);
     judging->classes = judging->split != NULL ? rk_search_classes(judging->searching, judging->index) : NULL;
     judging->slots = judging->classes != NULL ? rk_search_slots(judging->searching, judging->index) : NULL;
-    return judging->slots != NULL ? RK_OK : RK_ERROR;
+    return judging->slots != NULL ? RK_OK : part_failure(judging);
 }
 
 enum rk_status rk_search_judge(struct rk_searching *searching, const struct rk_search_index *index,
@@ -421,14 +434,16 @@ enum rk_status rk_search_judge(struct rk_searching *searching, const struct rk_s
     judge_divisibility(&judging);
     if (!refused(&judging))
         judge_topology(&judging);
+    if (!refused(&judging))
+        judge_size(&judging);
     if (refused(&judging)) {
         verdict->absent = allowed;
         return RK_OK;
     }
     enum rk_status status = prepare(&judging);
-    if (status == RK_OK && !allowed)
+    if (status == RK_OK && !refused(&judging) && !allowed)
         status = compare_offload(&judging);
-    if (status != RK_OK || verdict->absent)
+    if (status != RK_OK || verdict->absent || refused(&judging))
         return status;
     if (allowed) {
         status = choose_allowed(&judging);
@@ -436,8 +451,7 @@ enum rk_status rk_search_judge(struct rk_searching *searching, const struct rk_s
         if (status != RK_OK || verdict->absent)
             return status;
     }
-    if (status == RK_OK)
-        status = judge_memory(&judging);
+    status = judge_memory(&judging);
     if (status == RK_OK && !refused(&judging) && verdict->percent > 0)
         status = judge_offload(&judging, verdict->percent, verdict->percent / 100.0);
     if (status == RK_OK && !refused(&judging))

@@ -6,11 +6,16 @@ enum { VIRTUAL_STAGES_TRIED = 4 };
 
 static enum rk_status check_request(const struct rk_search_request *request, struct rk_error *error) {
     int64_t batch = request->global_batch_tokens;
-    if (request->world < 1 || request->world > INT32_MAX)
+    if (request->world < 1 || request->world > RK_RANKS_MAX)
         return rk_fail(error, RK_USAGE, "ranks: %lld is no number of ranks", (long long)request->world);
-    if (request->sequence < 1 || batch < 1)
-        return rk_fail(error, RK_USAGE, "sequence length %lld and global batch %lld must be positive",
-                       (long long)request->sequence, (long long)batch);
+    if (request->sequence < 1 || request->sequence > RK_TOKENS_MAX || batch < 1 || batch > RK_GLOBAL_TOKENS_MAX)
+        return rk_fail(error, RK_USAGE,
+                       "sequence length %lld and global batch %lld must be positive, at most %lld and %lld",
+                       (long long)request->sequence, (long long)batch, (long long)RK_TOKENS_MAX,
+                       (long long)RK_GLOBAL_TOKENS_MAX);
+    if (request->micro_batch_tokens > RK_TOKENS_MAX)
+        return rk_fail(error, RK_USAGE, "micro-batch: %lld tokens, at most %lld", (long long)request->micro_batch_tokens,
+                       (long long)RK_TOKENS_MAX);
     if (batch % request->sequence != 0)
         return rk_fail(error, RK_USAGE, "global batch: %lld tokens are not whole sequences of %lld; use %lld",
                        (long long)batch, (long long)request->sequence,

@@ -430,6 +430,41 @@ static void impossible_candidates_are_refused(void **state) {
     assert_null(program);
 }
 
+/* Counts that pass one by one and whose products do not: 64-bit byte counts would wrap. */
+static void sizes_beyond_64_bits_are_refused(void **state) {
+    struct rk_architecture architecture = rk_sample_architecture(RK_SAMPLE_MOE);
+    struct rk_candidate candidate = rk_sample_candidate(&architecture);
+    struct rk_program *program = NULL;
+    struct rk_error error = {.text = ""};
+    (void)state;
+    architecture.hidden = 1;
+    architecture.heads = architecture.kv_heads = architecture.head_dim = 65536;
+    assert_int_equal(rk_architecture_check("wide", &architecture, &error), RK_OK);
+    candidate.sequence = 1024;
+    candidate.micro_batch_tokens = candidate.global_batch_tokens = (int64_t)1 << 29;
+    assert_int_equal(rk_program_lower(&architecture, &candidate, 0, &program, &error), RK_INFEASIBLE);
+    assert_non_null(strstr(error.text, "values of a micro-batch"));
+
+    architecture = rk_sample_architecture(RK_SAMPLE_DENSE);
+    architecture.vocabulary = INT32_MAX;
+    candidate = rk_sample_candidate(&architecture);
+    candidate.micro_batch_tokens = candidate.global_batch_tokens = candidate.logits_chunk_tokens = (int64_t)1 << 30;
+    assert_int_equal(rk_program_lower(&architecture, &candidate, 0, &program, &error), RK_INFEASIBLE);
+    assert_non_null(strstr(error.text, "values of a micro-batch"));
+
+    architecture = rk_sample_architecture(RK_SAMPLE_MOE);
+    candidate = rk_sample_candidate(&architecture);
+    candidate.global_batch_tokens *= 1 << 20;
+    assert_int_equal(rk_program_lower(&architecture, &candidate, 0, &program, &error), RK_INFEASIBLE);
+    assert_non_null(strstr(error.text, "enlarge the micro-batch"));
+    candidate.expert_parallel = candidate.data_parallel = 1 << 20;
+    candidate.capacity_factor = 1e6;
+    candidate.micro_batch_tokens = (int64_t)1 << 31;
+    architecture.top_k = 1 << 24;
+    assert_true(rk_candidate_receive_rows(&architecture, &candidate) == (int64_t)1 << 62);
+    assert_null(program);
+}
+
 /* ---- speed ---- */
 
 static void large_stages_lower_at_once(void **state) {
@@ -462,6 +497,7 @@ int main(void) {
         cmocka_unit_test(missing_events_are_found),
         cmocka_unit_test(damaged_tables_are_found),
         cmocka_unit_test(impossible_candidates_are_refused),
+        cmocka_unit_test(sizes_beyond_64_bits_are_refused),
         cmocka_unit_test(large_stages_lower_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

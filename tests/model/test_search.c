@@ -390,6 +390,53 @@ static void test_topology(void **state) {
     setting_close(&setting);
 }
 
+/* A schedule that no plan may hold is refused by the search, exactly where the lowering refuses it. */
+static void test_long_schedules(void **state) {
+    (void)state;
+    struct setting setting;
+    setting_open(&setting, "olmoe-cpu-tiny", "b300", 1, 128, (int64_t)1 << 30);
+    become_cpu(&setting);
+    setting.request.recompute = RK_RECOMPUTE_NONE;
+    setting.request.offload_percent = 0;
+    struct rk_searching searching;
+    struct rk_error error = {0};
+    assert_int_equal(rk_searching_open(&setting.request, &searching, &error), RK_OK);
+    size_t refused = 0, others = 0;
+    for (struct rk_search_index index = {0}; index.pipeline < searching.space.pipeline_count;
+         next_index(&searching.space, &index)) {
+        struct rk_verdict verdict;
+        struct rk_candidate candidate;
+        assert_int_equal(rk_search_judge(&searching, &index, &verdict, NULL), RK_OK);
+        rk_search_verdict_candidate(&searching, &verdict, &candidate);
+        bool fits = rk_candidate_check_sizes(&setting.architecture, &candidate, NULL) == RK_OK;
+        assert_int_equal(verdict.refusal == RK_REFUSAL_SIZE, !fits);
+        refused += !fits;
+        others += fits;
+    }
+    assert_true(refused > 0 && others > 0);
+    rk_searching_close(&searching);
+    setting_close(&setting);
+}
+
+/* Candidates that cannot be lowered are refused one by one: the search itself does not fail. */
+static void test_absurd_sizes(void **state) {
+    (void)state;
+    struct setting setting;
+    setting_open(&setting, "olmoe-cpu-tiny", "b300", 1, 1 << 20, (int64_t)1 << 24);
+    setting.architecture.hidden = 1;
+    setting.architecture.heads = setting.architecture.kv_heads = setting.architecture.head_dim = 65536;
+    struct rk_search_result result = {0};
+    struct rk_error error = {0};
+    assert_int_equal(rk_search(&setting.request, &result, &error), RK_INFEASIBLE);
+    assert_int_equal(result.refused[RK_REFUSAL_SIZE], result.count);
+    assert_true(result.count > 0);
+    assert_non_null(strstr(error.text, "values of a micro-batch"));
+    rk_search_result_free(&result);
+    setting.request.world = (int64_t)1 << 30;
+    assert_int_equal(rk_search(&setting.request, &result, &error), RK_USAGE);
+    setting_close(&setting);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_equal_layout),
@@ -401,6 +448,8 @@ int main(void) {
         cmocka_unit_test(test_few_replays_find_the_best),
         cmocka_unit_test(test_batch_must_divide),
         cmocka_unit_test(test_topology),
+        cmocka_unit_test(test_long_schedules),
+        cmocka_unit_test(test_absurd_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
