@@ -355,6 +355,17 @@ static void print_json(const struct rk_run_record *record, const struct rk_train
     rk_text_add(text, "\n  ]\n}\n");
 }
 
+/* The first rank whose memory is not what the plan says; -1: none. */
+static int64_t surprised_rank(const struct rk_run_record *record, const struct rk_training_report *report) {
+    for (int64_t rank = 0; rank < report->world; rank++) {
+        const struct rk_rank_report *of = &report->ranks[rank];
+        if (of->arena_bytes != record->plan->arena_bytes[of->stage] ||
+            of->host_bytes != record->plan->host_bytes[of->stage])
+            return rank;
+    }
+    return -1;
+}
+
 static void print_summary(const struct rk_run_record *record, const struct rk_training_report *report, double median,
                           size_t counted) {
     FILE *out = record->cli->out;
@@ -371,9 +382,16 @@ static void print_summary(const struct rk_run_record *record, const struct rk_tr
         fprintf(out, "; %.0f tokens/s\n", (double)record->plan->candidate.global_batch_tokens / median);
     }
     bool grown = report->capacity_factor != record->plan->candidate.capacity_factor;
-    fprintf(out, "memory: %s on the fullest rank, %s\n", rk_format_bytes(largest, text, sizeof text),
-            grown ? "more than planned: dropped routes made the receive buffers grow"
-                  : "as predicted to the byte on every rank");
+    int64_t surprised = surprised_rank(record, report);
+    fprintf(out, "memory: %s on the fullest rank, ", rk_format_bytes(largest, text, sizeof text));
+    if (grown)
+        fprintf(out, "more than planned: dropped routes made the receive buffers grow\n");
+    else if (surprised < 0)
+        fprintf(out, "as predicted to the byte on every rank\n");
+    else
+        fprintf(out, "which the plan does not say: rank %lld allocated %lld bytes and %lld of host memory\n",
+                (long long)surprised, (long long)report->ranks[surprised].arena_bytes,
+                (long long)report->ranks[surprised].host_bytes);
     if (record->run != 0)
         fprintf(out, "run %lld is stored; `reckon compare %lld` holds it against the plan\n", (long long)record->run,
                 (long long)record->run);

@@ -217,6 +217,8 @@ enum rk_status rk_trainer_step(struct rk_trainer *trainer, const struct rk_step_
     status = write_inputs(trainer, inputs, error);
     if (status == RK_OK && inputs->traced)
         status = begin_trace(trainer, error);
+    trainer->device_bytes = rk_trainer_arena_bytes(trainer);
+    trainer->host_bytes = rk_trainer_host_bytes(trainer);
     backend->counters_reset(trainer->device);
 
     for (size_t v = 0; v < program->visit_count && status == RK_OK; v++) {

@@ -93,6 +93,8 @@ int64_t rk_trainer_data_rank(const struct rk_trainer *trainer);
 /* Facts of the device; used_bytes as the driver sees it after opening. */
 enum rk_status rk_trainer_device_facts(struct rk_trainer *trainer, struct rk_device_facts *facts,
                                        struct rk_error *error);
+/* Bytes of device memory and of host memory that the back end has given since the trainer was opened, as it counted
+ * them. */
 int64_t rk_trainer_arena_bytes(const struct rk_trainer *trainer);
 int64_t rk_trainer_host_bytes(const struct rk_trainer *trainer);
 /* Host barrier over all ranks. */

@@ -31,6 +31,7 @@ struct rk_trainer {
 
     struct rk_device *device;
     char *arena, *host_pool;
+    int64_t device_bytes, host_bytes; /* that the back end gave until the counters were last reset */
     struct rk_stream *stream[RK_STREAM_COUNT];
     struct rk_event_handle **event; /* all instances */
     size_t *event_first;            /* of each event of the program, event_count + 1 */

@@ -264,11 +264,15 @@ enum rk_status rk_trainer_device_facts(struct rk_trainer *trainer, struct rk_dev
 }
 
 int64_t rk_trainer_arena_bytes(const struct rk_trainer *trainer) {
-    return trainer->layout->arena_bytes;
+    struct rk_device_counters counters;
+    trainer->backend->counters_read(trainer->device, &counters);
+    return trainer->device_bytes + counters.device_bytes;
 }
 
 int64_t rk_trainer_host_bytes(const struct rk_trainer *trainer) {
-    return trainer->layout->host_bytes;
+    struct rk_device_counters counters;
+    trainer->backend->counters_read(trainer->device, &counters);
+    return trainer->host_bytes + counters.host_bytes;
 }
 
 enum rk_status rk_trainer_barrier(struct rk_trainer *trainer, struct rk_error *error) {

@@ -43,6 +43,7 @@ struct rk_device_facts {
 /* Counters that tests read: what happened since rk_backend.counters_reset. */
 struct rk_device_counters {
     int64_t launches, copies_to_host, copies_to_device, host_waits, allocations;
+    int64_t device_bytes, host_bytes; /* asked of memory_allocate and of host_allocate, and given */
     int64_t unrecorded_waits; /* waits for an event that nothing had recorded yet (CPU back end; 0 on others) */
 };
 

@@ -21,6 +21,7 @@ enum rk_status rk_cpu_memory_allocate(struct rk_device *device, int64_t bytes, v
                        bytes);
     }
     device->counters.allocations++;
+    device->counters.device_bytes += bytes;
     *address = memory;
     return RK_OK;
 }
@@ -83,6 +84,7 @@ enum rk_status rk_cpu_host_allocate(struct rk_device *device, int64_t bytes, voi
     *spill = (struct rk_cpu_spill){memory, size, device->spills};
     device->spills = spill;
     device->counters.allocations++;
+    device->counters.host_bytes += bytes;
     *address = memory;
     return RK_OK;
 

@@ -104,6 +104,7 @@ static enum rk_status memory_allocate(struct rk_device *device, int64_t bytes, v
         return rk_cuda_status(result, what, error);
     }
     device->counters.allocations++;
+    device->counters.device_bytes += bytes;
     *address = allocated;
     return RK_OK;
 }
@@ -118,6 +119,7 @@ static enum rk_status host_allocate(struct rk_device *device, int64_t bytes, voi
     RK_CUDA_TRY(cudaHostAlloc(&allocated, bytes > 0 ? (size_t)bytes : 1, cudaHostAllocDefault),
                 "allocating pinned host memory");
     device->counters.allocations++;
+    device->counters.host_bytes += bytes;
     *address = allocated;
     return RK_OK;
 }

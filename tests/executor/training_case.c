@@ -150,6 +150,22 @@ static void case_options(const struct training_case *test, int64_t rank, double 
     options->optimizer.learning_rate = test->learning_rate > 0 ? test->learning_rate : 1e-3;
 }
 
+/* What a plan of the case says of each stage's memory. Every rank writes the same. */
+static void case_predict(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
+                         struct training_outcome *outcome) {
+    struct rk_error error;
+    for (int32_t stage = 0; stage < candidate->pipeline; stage++) {
+        struct rk_program *program = NULL;
+        struct rk_memory_layout layout;
+        RANK_CHECK_OK(rk_program_lower(architecture, candidate, stage, &program, &error), error);
+        RANK_CHECK_OK(rk_memory_layout_make(program, &layout, &error), error);
+        outcome->predicted_arena_bytes[stage] = layout.arena_bytes;
+        outcome->predicted_host_bytes[stage] = layout.host_bytes;
+        rk_memory_layout_free(&layout);
+        rk_program_free(program);
+    }
+}
+
 int case_rank(const struct training_case *test, struct training_outcome *outcome, const struct rk_place *place) {
     struct rk_architecture *architecture = malloc(sizeof *architecture);
     struct rk_candidate candidate;
@@ -161,6 +177,9 @@ int case_rank(const struct training_case *test, struct training_outcome *outcome
     case_architecture(test, architecture);
     case_candidate(test, architecture, &candidate);
     case_options(test, place->rank, deadline, &options);
+    case_predict(architecture, &candidate, outcome);
+    options.predicted_arena_bytes = outcome->predicted_arena_bytes;
+    options.predicted_host_bytes = outcome->predicted_host_bytes;
     struct rk_job *job = rank_meet(place, deadline);
     struct observed observed = {test, outcome, place->rank == 0};
     struct rk_training_observer observer = {note_step, &observed};
@@ -201,8 +220,15 @@ void case_run_well(const struct training_case *test, struct training_outcome *ou
         int64_t sum = 0;
         for (int owner = 0; owner < RK_OWNER_COUNT; owner++)
             sum += outcome->ranks[rank].owner_bytes[owner];
-        assert_true(outcome->ranks[rank].arena_bytes > 0);
+        int64_t stage = outcome->ranks[rank].stage, predicted = outcome->predicted_arena_bytes[stage];
+        assert_true(predicted > 0);
         assert_int_equal(sum, outcome->ranks[rank].arena_bytes);
+        if (test->dropless && outcome->capacity_factor > test->capacity) {
+            assert_true(outcome->ranks[rank].arena_bytes >= predicted);
+            continue;
+        }
+        assert_int_equal(outcome->ranks[rank].arena_bytes, predicted);
+        assert_int_equal(outcome->ranks[rank].host_bytes, outcome->predicted_host_bytes[stage]);
     }
 }
 

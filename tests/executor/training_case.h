@@ -41,6 +41,7 @@ struct training_case {
 /* Lives in memory that all ranks share. */
 struct training_outcome {
     int64_t steps;
+    int64_t predicted_arena_bytes[RANKS_MAX], predicted_host_bytes[RANKS_MAX]; /* of each stage, as a plan holds them */
     struct rk_training_step step[CASE_STEPS_MAX]; /* in order, as rank 0 saw them */
     struct rk_rank_report ranks[RANKS_MAX];
     double capacity_factor;
@@ -60,7 +61,8 @@ void outcome_free(struct training_outcome *outcome);
 
 /* Runs the case on its ranks. Statuses are in the outcome; rank processes must not die. */
 void case_run(const struct training_case *test, struct training_outcome *outcome);
-/* The same, and every rank must end well and have allocated what its layout said. */
+/* The same, and every rank must end well and have allocated what was predicted, to the byte; with dropless, at least
+ * that. */
 void case_run_well(const struct training_case *test, struct training_outcome *outcome);
 
 /* In a rank: what case_run runs. */

@@ -26,6 +26,7 @@ static void device_memory_is_aligned(void **state) {
     const struct rk_backend *cpu = rk_backend_cpu();
     struct rk_device *device = open_in(NULL);
     struct rk_error error;
+    struct rk_device_counters counters;
     const int64_t sizes[] = {0, 1, 255, 257, 1 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         void *memory = NULL;
@@ -40,6 +41,10 @@ static void device_memory_is_aligned(void **state) {
 #endif
     assert_int_equal(cpu->memory_allocate(device, -1, &memory, &error), RK_ERROR);
     assert_null(memory);
+    cpu->counters_read(device, &counters);
+    assert_int_equal(counters.allocations, 5); /* what was refused does not count */
+    assert_int_equal(counters.device_bytes, 1 + 255 + 257 + (1 << 20));
+    assert_int_equal(counters.host_bytes, 0);
     cpu->device_close(device);
 }
 
@@ -78,6 +83,9 @@ static void host_memory_leaves_no_file(void **state) {
     assert_int_equal(cpu->copy(stream, place, data, sizeof data, RK_COPY_D2H, NULL), RK_OK);
     assert_int_equal(cpu->copy(stream, back, place, sizeof back, RK_COPY_H2D, NULL), RK_OK);
     assert_memory_equal(data, back, sizeof data);
+    struct rk_device_counters counters;
+    cpu->counters_read(device, &counters);
+    assert_true(counters.device_bytes == 0 && counters.host_bytes == 100000);
     cpu->host_free(device, first);
     cpu->stream_destroy(stream);
     cpu->device_close(device); /* frees the second */
@@ -135,6 +143,7 @@ static void copies_and_waits_are_counted(void **state) {
     assert_int_equal(counters.host_waits, 1);
     assert_int_equal(counters.launches, 1);
     assert_int_equal(counters.allocations, 0);
+    assert_true(counters.device_bytes == 0 && counters.host_bytes == 0);
     cpu->memory_free(device, memory);
     cpu->event_destroy(event);
     cpu->stream_destroy(stream);
