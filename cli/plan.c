@@ -213,6 +213,10 @@ static enum rk_status check_options(struct rk_cli *cli, const struct plan_option
         if (needed[i].missing)
             return rk_fail(&cli->error, RK_USAGE, "plan: %s is needed; `reckon plan --help` shows an example",
                            needed[i].name);
+    if (values->capacity > 0 && values->capacity < 1)
+        rk_log_write(&cli->log, RK_LOG_WARNING,
+                     "--capacity-factor %g drops %.0f %% of the routes between ranks even when the load is balanced",
+                     values->capacity, 100 * (1 - values->capacity));
     return RK_OK;
 }
 
@@ -272,8 +276,7 @@ static void fill_request(struct planning *planning) {
     };
 }
 
-/* ---- output
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- output ---- */
 
 static void view_of(const struct planning *planning, struct rk_plan_view *view) {
     *view = (struct rk_plan_view){.architecture = &planning->architecture,
@@ -314,8 +317,7 @@ static void print_refusals_json(const struct planning *planning) {
     fprintf(out, "\n  }\n}\n");
 }
 
-/* ---- the data base
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the data base ---- */
 
 static void plan_row(const struct planning *planning, struct rk_plan_row *row) {
     const struct rk_plan *plan = planning->plan;
@@ -400,8 +402,7 @@ static void store_if_there(struct planning *planning, const char *document) {
         rk_log_write(&cli->log, RK_LOG_WARNING, "the plan is not stored in the data base: %s", error.text);
 }
 
-/* ---- the verb
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the verb ---- */
 
 static enum rk_status write_out(struct planning *planning) {
     struct rk_cli *cli = planning->cli;

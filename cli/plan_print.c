@@ -14,8 +14,7 @@ enum { BAR_WIDTH = 40, TERMS_SHOWN = 12, RUNNERS_SHOWN = 5 };
 /* Two step times nearer than this are the same for all that a user would do. */
 static const double TIE = 0.01;
 
-/* ---- small parts
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- small parts ---- */
 
 void rk_plan_print_candidate(const struct rk_candidate *candidate, struct rk_text *text) {
     rk_text_format(text, "PP %d", candidate->pipeline);
@@ -45,14 +44,6 @@ static void bar(struct rk_text *text, double from, double to) {
     rk_text_add(text, "|");
 }
 
-static int32_t deciding_stage(const struct rk_plan *plan) {
-    int32_t best = 0;
-    for (int32_t s = 1; s < plan->candidate.pipeline; s++)
-        if (plan->stages[s].bubble < plan->stages[best].bubble)
-            best = s;
-    return best;
-}
-
 static int32_t heaviest_stage(const struct rk_plan *plan) {
     int32_t best = 0;
     for (int32_t s = 1; s < plan->candidate.pipeline; s++)
@@ -66,8 +57,7 @@ static int64_t limit_bytes(const struct rk_plan_view *view) {
                                                  : view->machine->memory_bytes - view->machine->reserved_bytes;
 }
 
-/* ---- summary
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- summary ---- */
 
 static void print_candidates(const struct rk_plan_view *view, struct rk_text *text) {
     const struct rk_search_result *result = view->result;
@@ -134,8 +124,7 @@ void rk_plan_print_summary(const struct rk_plan_view *view, struct rk_text *text
         print_choice(view, text);
 }
 
-/* ---- where the time goes
- * --------------------------------------------------------------------------------------------- */
+/* ---- where the time goes ---- */
 
 static void account_line(struct rk_text *text, const char *name, double seconds, double whole, double *from) {
     rk_text_format(text, "  %-18s %12.3f %6.1f %% ", name, 1e3 * seconds, 100 * seconds / whole);
@@ -146,19 +135,13 @@ static void account_line(struct rk_text *text, const char *name, double seconds,
 
 static void print_waterfall(const struct rk_plan_view *view, struct rk_text *text) {
     const struct rk_plan *plan = view->plan;
-    int32_t stage = deciding_stage(plan);
+    int32_t stage = rk_stage_deciding(plan->stages, plan->candidate.pipeline);
     const struct rk_stage_time *time = &plan->stages[stage];
     double overhead = plan->seconds - time->total, from = 0, whole = plan->seconds;
     heading(text, "Where the step's time goes");
     rk_text_format(text, "  %-18s %12s %8s   on stage %d, which waits least for others\n", "", "ms", "share", stage);
-    account_line(text, "compute", time->compute, whole, &from);
-    account_line(text, "exposed exchange", time->exposed_exchange, whole, &from);
-    account_line(text, "exposed pipeline", time->exposed_pipeline, whole, &from);
-    account_line(text, "bubble", time->bubble, whole, &from);
-    account_line(text, "exposed reduction", time->exposed_reduction, whole, &from);
-    account_line(text, "optimizer", time->optimizer, whole, &from);
-    account_line(text, "exposed offload", time->exposed_offload, whole, &from);
-    account_line(text, "waits for host", time->starved, whole, &from);
+    for (int account = 0; account < RK_STAGE_ACCOUNT_COUNT; account++)
+        account_line(text, rk_stage_account_name(account), rk_stage_account_seconds(time, account), whole, &from);
     account_line(text, "step overhead", overhead > 0 ? overhead : 0, whole, &from);
 }
 
@@ -218,22 +201,18 @@ static void print_coverage(const struct rk_plan *plan, struct rk_text *text) {
                        rk_op_name(widest->kind), 1e3 * doubt, 1e3 * widest->seconds);
 }
 
-/* ---- stages and memory
- * ----------------------------------------------------------------------------------------------- */
+/* ---- stages and memory ---- */
 
 void rk_plan_print_stages(const struct rk_stage_time *stages, int32_t count, struct rk_text *text) {
-    static const char *const names[] = {"compute",   "exchange", "pipeline", "bubble", "reduction",
-                                        "optimizer", "offload",  "host",     "total"};
     rk_text_format(text, "  %5s", "stage");
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        rk_text_format(text, " %11s", names[i]);
-    rk_text_add(text, "   ms\n");
+    for (int account = 0; account < RK_STAGE_ACCOUNT_COUNT; account++)
+        rk_text_format(text, " %11s", rk_stage_account_heading(account));
+    rk_text_format(text, " %11s   ms\n", "total");
     for (int32_t s = 0; s < count; s++) {
-        const double *value = &stages[s].compute;
         rk_text_format(text, "  %5d", s);
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-            rk_text_format(text, " %11.3f", 1e3 * value[i]);
-        rk_text_add(text, "\n");
+        for (int account = 0; account < RK_STAGE_ACCOUNT_COUNT; account++)
+            rk_text_format(text, " %11.3f", 1e3 * rk_stage_account_seconds(&stages[s], account));
+        rk_text_format(text, " %11.3f\n", 1e3 * stages[s].total);
     }
 }
 
@@ -263,8 +242,7 @@ static void print_memory(const struct rk_plan_view *view, struct rk_text *text) 
     }
 }
 
-/* ---- what was not chosen
- * --------------------------------------------------------------------------------------------- */
+/* ---- what was not chosen ---- */
 
 static bool same_but_recompute(const struct rk_candidate *left, const struct rk_candidate *right) {
     return left->pipeline == right->pipeline && left->virtual_stages == right->virtual_stages &&
@@ -365,8 +343,7 @@ static void print_refusal(const struct rk_plan_view *view, const struct rk_judge
     rk_text_format(text, "      what helps: %s\n", judgement->remedy);
 }
 
-/* Examples come from the plan, which chose those nearest to itself; without a plan the nearest to fitting of each kind.
- */
+/* Examples come from the plan, which chose those nearest to itself; without one the nearest to fitting of each kind. */
 static void print_refusals(const struct rk_plan_view *view, struct rk_text *text) {
     heading(text, "Refused");
     for (int kind = RK_REFUSAL_NONE + 1; kind < RK_REFUSAL_COUNT; kind++) {

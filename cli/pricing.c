@@ -7,8 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- this machine
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- this machine ---- */
 
 static enum rk_status choose_backend(struct rk_cli *cli, const char *name, const struct rk_backend **backend) {
     const struct rk_backend *cuda = rk_backend_cuda();
@@ -63,8 +62,7 @@ static enum rk_status price_this(struct rk_cli *cli, const struct rk_pricing_req
     return status;
 }
 
-/* ---- profiles
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- profiles ---- */
 
 /* A name stands for hardware/NAME.json; what has a slash or ends in .json is a file. */
 static enum rk_status find_profile(struct rk_cli *cli, const char *hardware, char path[PATH_MAX]) {

@@ -65,7 +65,7 @@ static enum rk_status read_plan(struct simulating *simulating) {
     return status;
 }
 
-/* ---- the trace ------------------------------------------------------------------------------------------------------- */
+/* ---- the trace ---- */
 
 static void name_row(struct rk_text *text, const char *kind, int32_t stage, int thread, const char *name) {
     rk_text_format(text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", kind, stage,
@@ -133,7 +133,7 @@ static enum rk_status write_trace(const struct simulating *simulating) {
     return rk_atomic_file_commit(&file, error);
 }
 
-/* ---- output ---------------------------------------------------------------------------------------------------------- */
+/* ---- output ---- */
 
 static void print_text(const struct simulating *simulating) {
     const struct rk_simulation *simulation = &simulating->play.simulation;
@@ -154,19 +154,18 @@ static void print_text(const struct simulating *simulating) {
 }
 
 static void print_json(const struct simulating *simulating) {
-    static const char *const names[] = {"compute", "exposed_exchange", "exposed_pipeline", "bubble", "exposed_reduction",
-                                        "optimizer", "exposed_offload", "starved", "total"};
     const struct rk_simulation *simulation = &simulating->play.simulation;
     FILE *out = simulating->cli->out;
     fprintf(out, "{\n  \"step_seconds\": %.17g,\n  \"low\": %.17g,\n  \"high\": %.17g,\n  \"planned_seconds\": %.17g,\n",
             simulation->step_seconds, simulation->low, simulation->high, simulating->plan->seconds);
     fprintf(out, "  \"stages\": [");
     for (int32_t s = 0; s < simulation->stage_count; s++) {
-        const double *value = &simulation->stages[s].compute;
+        const struct rk_stage_time *time = &simulation->stages[s];
         fprintf(out, "%s\n    {", s > 0 ? "," : "");
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-            fprintf(out, "%s\"%s\": %.17g", i > 0 ? ", " : "", names[i], value[i]);
-        fprintf(out, "}");
+        for (int account = 0; account < RK_STAGE_ACCOUNT_COUNT; account++)
+            fprintf(out, "\"%s\": %.17g, ", rk_stage_account_member(account),
+                    rk_stage_account_seconds(time, account));
+        fprintf(out, "\"total\": %.17g}", time->total);
     }
     fprintf(out, "\n  ]\n}\n");
 }

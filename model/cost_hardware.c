@@ -178,8 +178,7 @@ static enum rk_status roofline(const struct rk_cost_hardware *costs, const struc
     return RK_OK;
 }
 
-/* ---- Published times of a block ------------------------------------------------------------------------------------
- */
+/* ---- Published times of a block ---- */
 
 /* Which factor an op takes when it belongs to a routed block; DIRECTION_COUNT for kinds outside blocks. Exchanges occur
  * in both directions and take the forward's. */
@@ -273,8 +272,7 @@ static double visit_seconds(const struct rk_program *program, uint32_t segment, 
     return rk_segment_seconds(program, segment, scaled, false);
 }
 
-/* The factor of one direction with which the segment takes `target` seconds. Time grows with it, so halving finds it.
- */
+/* The factor of one direction with which the segment takes `target` seconds. Time grows with it: halving finds it. */
 static double find_factor(const struct rk_program *program, uint32_t segment, const double *seconds, double *scaled,
                           double factor[DIRECTION_COUNT], enum direction direction, int64_t vocabulary, double target) {
     double low = 1e-4, high = 1e4;

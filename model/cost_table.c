@@ -271,8 +271,7 @@ static void set_source(const struct rk_cost_table *table, const struct point *po
         snprintf(cost->source, sizeof cost->source, "%s, %d nearest curves", table->name, curves);
 }
 
-/* Blends what the nearest curves say: seconds per unit of work, so that a curve of another width speaks for this one.
- */
+/* Blends what the nearest curves say: seconds per unit of work, so that a curve of another width speaks too. */
 static void blend(const struct rk_cost_table *table, const struct rk_op_shape *shape, const struct rk_cost_shape *key,
                   const struct neighbour *nearest, int count, bool other_flags, struct rk_cost *cost) {
     const struct kind_facts *kind = &table->kinds[key->kind];
@@ -352,7 +351,7 @@ static enum rk_status price(void *context, const struct rk_op_shape *shape, cons
     return RK_OK;
 }
 
-/* ---- Making ------------------------------------------------------------------------------------------------------ */
+/* ---- Making ---- */
 
 /* A table over points, without the one of number `left_out`. */
 static enum rk_status make_table(const struct point *points, size_t count, size_t left_out, const char *name,

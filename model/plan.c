@@ -19,8 +19,7 @@ void rk_plan_free(struct rk_plan *plan) {
     free(plan);
 }
 
-/* ---- the config as it is kept
- * ---------------------------------------------------------------------------------------- */
+/* ---- the config as it is kept ---- */
 
 static enum rk_status keep_config(const char *name, const char *config_text, struct rk_plan *plan,
                                   struct rk_error *error) {
@@ -40,8 +39,7 @@ static enum rk_status keep_config(const char *name, const char *config_text, str
     return RK_OK;
 }
 
-/* ---- predicted time and memory
- * --------------------------------------------------------------------------------------- */
+/* ---- predicted time and memory ---- */
 
 static enum rk_status lay_out(const struct rk_program *program, int32_t stage, struct rk_plan *plan,
                               struct rk_error *error) {
@@ -113,8 +111,7 @@ static enum rk_status predict(const struct rk_machine *machine, const struct rk_
     return status;
 }
 
-/* ---- examples
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- examples ---- */
 
 /* How telling a refused candidate is as the example of its kind: near the chosen one in every variable; for offload,
  * all of it at the best known times, without recompute. Lower is better. */

@@ -14,8 +14,7 @@ static enum rk_status no_memory(struct rk_searching *searching) {
     return rk_fail(searching->error, RK_ERROR, "out of memory while searching");
 }
 
-/* ---- splits --------------------------------------------------------------------------------------------------------
- */
+/* ---- splits ---- */
 
 static size_t split_number(const struct rk_searching *searching, const struct rk_search_index *index) {
     return (size_t)(index->pipeline * searching->space.virtual_count + index->virtual_stages);
@@ -57,8 +56,7 @@ const struct rk_split *rk_search_split(struct rk_searching *searching, const str
     return split;
 }
 
-/* ---- prices of a program's ops -------------------------------------------------------------------------------------
- */
+/* ---- prices of a program's ops ---- */
 
 struct priced_ops {
     double *seconds; /* copies to and from the host: 0 */
@@ -138,8 +136,7 @@ static void add_segment(const struct rk_searching *searching, const struct rk_pr
     }
 }
 
-/* ---- stage classes -------------------------------------------------------------------------------------------------
- */
+/* ---- stage classes ---- */
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
@@ -236,8 +233,7 @@ const struct rk_stage_class *rk_search_classes(struct rk_searching *searching, c
     return classes;
 }
 
-/* ---- templates -----------------------------------------------------------------------------------------------------
- */
+/* ---- templates ---- */
 
 /* A model with the same blocks and a few layers: TEMPLATE_LAYERS of each kind on every chunk of the stage, one on
  * others. */
@@ -417,8 +413,7 @@ const struct rk_search_template *rk_search_template(struct rk_searching *searchi
     return made;
 }
 
-/* ---- live slots ----------------------------------------------------------------------------------------------------
- */
+/* ---- live slots ---- */
 
 static enum rk_status count_slots(struct rk_searching *searching, int32_t pipeline, int32_t virtual_stages,
                                   int64_t micro_batches, int32_t *slots) {
@@ -473,8 +468,7 @@ const int32_t *rk_search_slots(struct rk_searching *searching, const struct rk_s
     return slots;
 }
 
-/* ---- opening and closing -------------------------------------------------------------------------------------------
- */
+/* ---- opening and closing ---- */
 
 static size_t split_count(const struct rk_search_space *space) {
     return (size_t)space->pipeline_count * (size_t)space->virtual_count;

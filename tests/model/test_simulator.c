@@ -157,7 +157,7 @@ static void test_more_micro_batches(void **state) {
     }
 }
 
-/* ---- An independent reference ------------------------------------------------------------------------------------ */
+/* ---- An independent reference ---- */
 
 /* Random programs that end: ops are appended to the stages in one global order, transfers to both ends at once. */
 struct world {
@@ -355,7 +355,7 @@ static void test_replay_equals_reference(void **state) {
     }
 }
 
-/* ---- Sharing ----------------------------------------------------------------------------------------------------- */
+/* ---- Sharing ---- */
 
 /* Every rank by itself: stage and replica, its next op, what is left of it. */
 struct shared_rank {
@@ -479,7 +479,7 @@ static void test_sharing_equals_reference(void **state) {
     }
 }
 
-/* ---- What must hold of any simulation ---------------------------------------------------------------------------- */
+/* ---- What must hold of any simulation ---- */
 
 static void test_slower_ops_never_help(void **state) {
     (void)state;
@@ -577,6 +577,12 @@ static void test_accounts(void **state) {
     assert_true(fabs(time->total - 12.25) < 1e-12);
     assert_true(time->starved > 9);
     assert_true(fabs(time->host_submission - 12) < 1e-12);
+    rk_simulation_free(&simulation);
+
+    /* With serial streams the ops' own prices hold their submission. */
+    machine.serial_streams = true;
+    play(&program, &machine, NULL, &simulation);
+    assert_true(simulation.stages[0].host_submission < 1e-12);
     rk_simulation_free(&simulation);
     synthetic_free(program);
 }
@@ -682,8 +688,25 @@ static void test_prices_must_be_numbers(void **state) {
     synthetic_free(program);
 }
 
+/* The table of accounts is the struct: each member once, in order, and their sum is the total. */
+static void test_accounts_are_members(void **state) {
+    (void)state;
+    struct rk_stage_time time = {.compute = 1, .exposed_exchange = 2, .exposed_pipeline = 4, .bubble = 8,
+                                 .exposed_reduction = 16, .optimizer = 32, .exposed_offload = 64, .starved = 128};
+    double sum = 0;
+    for (int account = 0; account < RK_STAGE_ACCOUNT_COUNT; account++)
+        sum += rk_stage_account_seconds(&time, account);
+    assert_true(sum > 254.9 && sum < 255.1);
+    assert_true(rk_stage_account_seconds(&time, RK_STAGE_ACCOUNT_starved) > 127);
+    assert_string_equal(rk_stage_account_member(RK_STAGE_ACCOUNT_exposed_offload), "exposed_offload");
+    assert_string_equal(rk_stage_account_name(RK_STAGE_ACCOUNT_exposed_offload), "exposed offload");
+    const struct rk_stage_time stages[] = {{.bubble = 3}, {.bubble = 1}, {.bubble = 1}};
+    assert_int_equal(rk_stage_deciding(stages, 3), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_accounts_are_members),
         cmocka_unit_test(test_pipeline_vectors),
         cmocka_unit_test(test_more_micro_batches),
         cmocka_unit_test(test_replay_equals_reference),
