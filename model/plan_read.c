@@ -158,8 +158,7 @@ static void read_candidate(struct reader *reader, struct rk_json_object *parent,
     close_object(reader, &object);
 }
 
-/* ---- the parts of a plan
- * --------------------------------------------------------------------------------------------- */
+/* ---- the parts of a plan ---- */
 
 static void read_head(struct reader *reader, struct rk_json_object *root, struct rk_plan *plan, char *model,
                       size_t model_size) {
@@ -339,8 +338,7 @@ static void read_search(struct reader *reader, struct rk_json_object *root, stru
     close_object(reader, &object);
 }
 
-/* ---- what can be computed is compared
- * -------------------------------------------------------------------------------- */
+/* ---- what can be computed is compared ---- */
 
 static void compare(struct reader *reader, int32_t stage, const char *what, int64_t written, int64_t needed) {
     if (reader->status == RK_OK && written != needed)

@@ -82,8 +82,7 @@ static enum rk_status judge_all(struct rk_searching *searching, struct verdicts 
     return RK_OK;
 }
 
-/* ---- order ---------------------------------------------------------------------------------------------------------
- */
+/* ---- order ---- */
 
 static double over(const struct rk_verdict *verdict) {
     return verdict->have > 0 ? verdict->need / verdict->have : 0;
@@ -181,8 +180,7 @@ static enum rk_status replay_best(struct rk_searching *searching, struct verdict
     return sort(searching, verdicts);
 }
 
-/* ---- remedies ------------------------------------------------------------------------------------------------------
- */
+/* ---- remedies ---- */
 
 /* Values along one axis, nearest first, that make the candidate feasible with all else as it is; -1 when none does. */
 static int32_t nearest_feasible(const struct rk_search_space *space, const struct verdicts *verdicts,
@@ -280,8 +278,7 @@ static void find_remedy(struct rk_searching *searching, const struct verdicts *v
     }
 }
 
-/* ---- the result ----------------------------------------------------------------------------------------------------
- */
+/* ---- the result ---- */
 
 static void judgement_of(struct rk_searching *searching, const struct verdicts *verdicts,
                          const struct rk_verdict *verdict, struct rk_judgement *judgement) {

@@ -37,8 +37,7 @@ static enum rk_status part_failure(struct judging *judging) {
     return status == RK_INFEASIBLE ? refuse(judging, RK_REFUSAL_SIZE, 0, 0) : status;
 }
 
-/* ---- divisibility, topology and size
- * --------------------------------------------------------------------------------------- */
+/* ---- divisibility, topology and size ---- */
 
 static void judge_divisibility(struct judging *judging) {
     const struct rk_search_request *request = judging->searching->request;
@@ -78,8 +77,7 @@ static void judge_size(struct judging *judging) {
         refuse(judging, RK_REFUSAL_SIZE, 0, 0);
 }
 
-/* ---- memory
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static int64_t ring_instances(int32_t layers, int32_t ring_size) {
     return layers < ring_size ? layers : ring_size;
@@ -166,8 +164,7 @@ static enum rk_status judge_memory(struct judging *judging) {
     return RK_OK;
 }
 
-/* ---- sums of seconds
- * --------------------------------------------------------------------------------------------------- */
+/* ---- sums of seconds ---- */
 
 static void add(struct rk_search_seconds *sum, const struct rk_search_seconds *part, double times) {
     sum->total += times * part->total;
@@ -190,8 +187,7 @@ static enum rk_origin worst_origin(const struct rk_search_seconds *sum) {
     return RK_ORIGIN_MEASURED;
 }
 
-/* ---- offload
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- offload ---- */
 
 /* Bytes that a block keeps without offload, balanced and without capacity padding, under the policy. */
 static double kept_bytes(const struct judging *judging, int kind) {
@@ -216,8 +212,7 @@ static double kept_bytes(const struct judging *judging, int kind) {
     return whole;
 }
 
-/* What the offloaded share of a block's bytes demands of the link, and how much of them fits. share: of the kept bytes.
- */
+/* What the offloaded share of a block's kept bytes demands of the link, and how much of them fits. */
 static void judge_block_offload(struct judging *judging, const struct rk_search_template *part, int kind,
                                 double share) {
     const struct rk_machine *machine = judging->searching->request->machine;
@@ -280,8 +275,7 @@ static enum rk_status judge_offload(struct judging *judging, int32_t percent, do
     return RK_OK;
 }
 
-/* The largest whole per cent that the link carries. A fixed percentage of that size makes it no candidate of its own.
- */
+/* The largest whole per cent that the link carries. A fixed percentage of that size leaves it no candidate of its own. */
 static enum rk_status choose_allowed(struct judging *judging) {
     struct rk_verdict *verdict = judging->verdict;
     enum rk_status status = judge_offload(judging, 0, -1);
@@ -319,8 +313,7 @@ static enum rk_status compare_offload(struct judging *judging) {
     return RK_OK;
 }
 
-/* ---- seconds
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- seconds ---- */
 
 /* Copies run beside a block's ops, or after them where streams take turns. */
 static double with_copies(const struct judging *judging, double block, double copies) {
@@ -407,8 +400,7 @@ static enum rk_status judge_seconds(struct judging *judging) {
     return RK_OK;
 }
 
-/* ---- the judge
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- the judge ---- */
 
 static enum rk_status prepare(struct judging *judging) {
     judging->micro_batches = judging->searching->request->global_batch_tokens / (judging->tokens * judging->ranks);

@@ -273,8 +273,7 @@ static void test_cache_asks_once(void **state) {
     rk_cost_cache_free(cache);
 }
 
-/* ---- Public tables of real machines, when they are there ----------------------------------------------------------
- */
+/* ---- Public tables of real machines, when they are there ---- */
 
 static void test_public_gemm_table(void **state) {
     (void)state;
