@@ -275,7 +275,7 @@ static enum rk_status judge_offload(struct judging *judging, int32_t percent, do
     return RK_OK;
 }
 
-/* The largest whole per cent that the link carries. A fixed percentage of that size leaves it no candidate of its own. */
+/* The largest whole per cent that the link carries. Where a fixed one is as large it is no candidate of its own. */
 static enum rk_status choose_allowed(struct judging *judging) {
     struct rk_verdict *verdict = judging->verdict;
     enum rk_status status = judge_offload(judging, 0, -1);
