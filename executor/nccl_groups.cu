@@ -49,7 +49,7 @@ enum rk_status rk_nccl_settle(struct rk_transport *transport, ncclComm_t comm, n
 
 /* What every rank tells all others: the identifiers of the groups that it leads and of the links that it sends on. */
 struct announcement {
-    int32_t used[RK_GROUP_COUNT];
+    int64_t bytes[RK_GROUP_COUNT]; /* of the largest op over the group; 0: none */
     ncclUniqueId group[RK_GROUP_COUNT], forward, backward;
 };
 
@@ -89,13 +89,34 @@ static enum rk_status new_identifier(ncclUniqueId *identifier, struct rk_error *
                    ncclGetErrorString(result));
 }
 
+/* Bytes of an op, all members together, that NCCL moves. Ranks of one host exchange rows with the experts without it.
+ */
+static int64_t bytes_through_nccl(const struct rk_transport *transport, const struct rk_op_shape *shape) {
+    switch (shape->kind) {
+    case RK_OP_COUNT_EXCHANGE:
+        return shape->dim[0] * shape->dim[1] * 4;
+    case RK_OP_DISPATCH:
+    case RK_OP_COMBINE:
+        return transport->job->one_host
+                   ? 1
+                   : shape->dim[5] * shape->dim[1] * rk_data_type_bytes(shape->type) * shape->dim[4];
+    case RK_OP_ALL_GATHER:
+        return shape->dim[0] * rk_data_type_bytes(shape->type);
+    default: /* sums */
+        return shape->dim[0] * ((shape->flags & RK_OP_FLAG_F64) != 0 ? 8 : 4);
+    }
+}
+
 static enum rk_status announce(struct rk_transport *transport, const struct rk_program *program,
                                struct announcement *mine, struct rk_error *error) {
     enum rk_status status = RK_OK;
     memset(mine, 0, sizeof *mine);
     for (size_t i = 0; i < program->op_count; i++)
-        if (rk_op_executor(program->ops[i].shape.kind) == RK_BY_TRANSPORT)
-            mine->used[program->ops[i].shape.group] = 1;
+        if (rk_op_executor(program->ops[i].shape.kind) == RK_BY_TRANSPORT) {
+            int64_t bytes = bytes_through_nccl(transport, &program->ops[i].shape);
+            int64_t *largest = &mine->bytes[program->ops[i].shape.group];
+            *largest = bytes > *largest ? bytes : *largest;
+        }
     for (int kind = RK_GROUP_NONE + 1; kind < RK_GROUP_COUNT && status == RK_OK; kind++)
         if (!is_pipeline(kind) && transport->group[kind].count > 1 &&
             transport->group[kind].ranks[0] == transport->rank)
@@ -107,11 +128,18 @@ static enum rk_status announce(struct rk_transport *transport, const struct rk_p
     return status;
 }
 
-/* Begins to make a communicator; the call returns before the others have come. */
+/* A communicator for nothing larger needs few channels, each of which has buffers and takes a multiprocessor. */
+enum { SMALL_BYTES = 1 << 20, SMALL_CHANNELS = 2 };
+
+/* Begins to make a communicator; the call returns before the others have come. bytes: of its largest op. */
 static enum rk_status begin(struct rk_transport *transport, int64_t count, int64_t index, ncclUniqueId identifier,
-                            ncclComm_t *comm, struct rk_error *error) {
+                            int64_t bytes, ncclComm_t *comm, struct rk_error *error) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (bytes <= SMALL_BYTES) {
+        config.minCTAs = 1;
+        config.maxCTAs = SMALL_CHANNELS;
+    }
     ncclResult_t result = ncclCommInitRankConfig(comm, (int)count, identifier, (int)index, &config);
     if (result == ncclSuccess || result == ncclInProgress)
         return RK_OK;
@@ -122,13 +150,12 @@ static enum rk_status make_groups(struct rk_transport *transport, const struct a
                                   struct rk_error *error) {
     for (int kind = RK_GROUP_NONE + 1; kind < RK_GROUP_COUNT; kind++) {
         struct nccl_group *group = &transport->group[kind];
-        bool used = false;
         for (int64_t rank = 0; rank < transport->world; rank++)
-            used = used || all[rank].used[kind];
-        if (!used || is_pipeline(kind) || group->count < 2 || !is_member(transport, kind))
+            group->bytes = all[rank].bytes[kind] > group->bytes ? all[rank].bytes[kind] : group->bytes;
+        if (group->bytes == 0 || is_pipeline(kind) || group->count < 2 || !is_member(transport, kind))
             continue;
-        enum rk_status status =
-            begin(transport, group->count, group->index, all[group->ranks[0]].group[kind], &group->comm, error);
+        enum rk_status status = begin(transport, group->count, group->index, all[group->ranks[0]].group[kind],
+                                      group->bytes, &group->comm, error);
         if (status == RK_OK)
             status = rk_nccl_settle(transport, group->comm, ncclInProgress, error);
         if (status != RK_OK)
@@ -145,16 +172,18 @@ static enum rk_status make_links(struct rk_transport *transport, const struct an
     bool previous = has_neighbour(transport, RK_GROUP_PIPELINE_PREVIOUS);
     if (next) {
         int64_t peer = transport->group[RK_GROUP_PIPELINE_NEXT].ranks[0];
-        status = begin(transport, 2, 0, all[transport->rank].forward, &transport->link[NCCL_LINK_FORWARD_OUT], error);
+        status = begin(transport, 2, 0, all[transport->rank].forward, INT64_MAX,
+                       &transport->link[NCCL_LINK_FORWARD_OUT], error);
         if (status == RK_OK)
-            status = begin(transport, 2, 1, all[peer].backward, &transport->link[NCCL_LINK_BACKWARD_IN], error);
+            status =
+                begin(transport, 2, 1, all[peer].backward, INT64_MAX, &transport->link[NCCL_LINK_BACKWARD_IN], error);
     }
     if (status == RK_OK && previous) {
         int64_t peer = transport->group[RK_GROUP_PIPELINE_PREVIOUS].ranks[0];
-        status = begin(transport, 2, 1, all[peer].forward, &transport->link[NCCL_LINK_FORWARD_IN], error);
+        status = begin(transport, 2, 1, all[peer].forward, INT64_MAX, &transport->link[NCCL_LINK_FORWARD_IN], error);
         if (status == RK_OK)
-            status =
-                begin(transport, 2, 0, all[transport->rank].backward, &transport->link[NCCL_LINK_BACKWARD_OUT], error);
+            status = begin(transport, 2, 0, all[transport->rank].backward, INT64_MAX,
+                           &transport->link[NCCL_LINK_BACKWARD_OUT], error);
     }
     for (int link = 0; link < NCCL_LINK_COUNT && status == RK_OK; link++)
         if (transport->link[link])
@@ -253,7 +282,8 @@ static enum rk_status connect_all(struct rk_transport *transport, struct rk_erro
         status = rk_fail(error, RK_ERROR, "preparing NCCL's first ops: %s", cudaGetErrorString(result));
     for (int kind = 0; kind < RK_GROUP_COUNT; kind++)
         for (int size = 0; size < FIRST_SIZES && status == RK_OK && transport->group[kind].comm; size++)
-            status = first_collectives(transport, &ops, kind, first_sizes[size], error);
+            if (size == 0 || first_sizes[size - 1] < transport->group[kind].bytes)
+                status = first_collectives(transport, &ops, kind, first_sizes[size], error);
     if (status == RK_OK)
         status = first_transfers(transport, &ops, error);
     for (int link = 0; link < NCCL_LINK_COUNT; link++) {

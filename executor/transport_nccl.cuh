@@ -33,6 +33,7 @@ enum nccl_link {
 struct nccl_group {
     int64_t count, index;
     int64_t *ranks;  /* owned */
+    int64_t bytes;   /* of the largest op that goes through NCCL, all members together; 0: none does */
     ncclComm_t comm; /* NULL for a group of one, or one that no op uses */
 };
 

@@ -10,8 +10,13 @@ struct rk_transport_table;
 
 /* What program and module must have in common: sizes of what passes between them. */
 #define RK_GPU_MODULE_LAYOUT                                                                                           \
-    { sizeof(struct rk_backend), sizeof(struct rk_op_call), sizeof(struct rk_op_shape), RK_OP_KIND_COUNT }
-enum { RK_GPU_MODULE_LAYOUT_COUNT = 4 };
+    {sizeof(struct rk_backend),                                                                                        \
+     sizeof(struct rk_op_call),                                                                                        \
+     sizeof(struct rk_op_shape),                                                                                       \
+     sizeof(struct rk_device_facts),                                                                                   \
+     sizeof(struct rk_device_counters),                                                                                \
+     RK_OP_KIND_COUNT}
+enum { RK_GPU_MODULE_LAYOUT_COUNT = 6 };
 
 struct rk_gpu_module {
     size_t layout[RK_GPU_MODULE_LAYOUT_COUNT];
