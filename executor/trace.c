@@ -5,24 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *rk_stage_account_name(int account) {
-    static const char *const names[RK_STAGE_ACCOUNT_COUNT] = {
-#define RK_STAGE_ACCOUNT_TEXT(field, text) text,
-        RK_STAGE_ACCOUNT_TABLE(RK_STAGE_ACCOUNT_TEXT)
-#undef RK_STAGE_ACCOUNT_TEXT
-    };
-    return names[account];
-}
-
-double rk_stage_account_seconds(const struct rk_stage_time *time, int account) {
-    const double seconds[RK_STAGE_ACCOUNT_COUNT] = {
-#define RK_STAGE_ACCOUNT_VALUE(field, text) time->field,
-        RK_STAGE_ACCOUNT_TABLE(RK_STAGE_ACCOUNT_VALUE)
-#undef RK_STAGE_ACCOUNT_VALUE
-    };
-    return seconds[account];
-}
-
 enum rk_status rk_trace_open(const struct rk_backend *backend, struct rk_device *device, size_t op_count,
                              struct rk_trace *trace, struct rk_error *error) {
     if (trace->events != NULL)

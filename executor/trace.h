@@ -18,26 +18,6 @@ struct rk_op_account {
     double wait_seconds;   /* per step: of that, waiting for other ranks (see rk_trace_accounts); 0 for local ops */
 };
 
-/* The accounts that make up a stage's step, in struct rk_stage_time. X(field, text) */
-#define RK_STAGE_ACCOUNT_TABLE(X)                                                                                      \
-    X(compute, "compute")                                                                                              \
-    X(exposed_exchange, "exposed exchange")                                                                            \
-    X(exposed_pipeline, "exposed pipeline")                                                                            \
-    X(bubble, "bubble")                                                                                                \
-    X(exposed_reduction, "exposed reduction")                                                                          \
-    X(optimizer, "optimizer")                                                                                          \
-    X(exposed_offload, "exposed offload")                                                                              \
-    X(starved, "starved")
-
-enum {
-#define RK_STAGE_ACCOUNT_INDEX(field, text) RK_STAGE_ACCOUNT_##field,
-    RK_STAGE_ACCOUNT_TABLE(RK_STAGE_ACCOUNT_INDEX)
-#undef RK_STAGE_ACCOUNT_INDEX
-    RK_STAGE_ACCOUNT_COUNT
-};
-const char *rk_stage_account_name(int account);
-double rk_stage_account_seconds(const struct rk_stage_time *time, int account);
-
 /* One traced step: when each op began and ended, in seconds from the step's first event, in order of the schedule. */
 struct rk_trace_step {
     int64_t step;

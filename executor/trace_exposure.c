@@ -5,40 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a stream is doing, in the order of who counts when several work at once: time under a kernel is the kernel's,
- * and only what it leaves uncovered is exposed communication. */
-enum activity {
-    ACTIVITY_COMPUTE,
-    ACTIVITY_OPTIMIZER,
-    ACTIVITY_EXCHANGE,
-    ACTIVITY_REDUCTION,
-    ACTIVITY_OFFLOAD,
-    ACTIVITY_PIPELINE,
-    ACTIVITY_COUNT
+/* Who counts when several streams work at once: time under a kernel is the kernel's, and only what it leaves uncovered
+ * is exposed communication. No op is booked under the bubble or as starved. */
+static const enum rk_stage_account precedence[] = {
+    RK_STAGE_ACCOUNT_compute,           RK_STAGE_ACCOUNT_optimizer,       RK_STAGE_ACCOUNT_exposed_exchange,
+    RK_STAGE_ACCOUNT_exposed_reduction, RK_STAGE_ACCOUNT_exposed_offload, RK_STAGE_ACCOUNT_exposed_pipeline,
 };
+enum { PRECEDENCE_COUNT = sizeof precedence / sizeof precedence[0] };
 
-static enum activity activity_of(const struct rk_op *op) {
-    if (op->phase == RK_PHASE_OPTIMIZER)
-        return ACTIVITY_OPTIMIZER;
-    switch (rk_op_family(op->shape.kind)) {
-    case RK_OP_FAMILY_EXPERT_EXCHANGE:
-        return ACTIVITY_EXCHANGE;
-    case RK_OP_FAMILY_COLLECTIVE:
-        return ACTIVITY_REDUCTION;
-    case RK_OP_FAMILY_PIPELINE:
-        return ACTIVITY_PIPELINE;
-    case RK_OP_FAMILY_OFFLOAD:
-        return ACTIVITY_OFFLOAD;
-    default:
-        return ACTIVITY_COMPUTE;
-    }
-}
-
-/* A border of the timeline: an op of the activity begins (+1) or ends (-1). */
+/* A border of the timeline: an op of the account begins (+1) or ends (-1). */
 struct border {
     double seconds;
     int change;
-    enum activity activity;
+    enum rk_stage_account account;
 };
 
 static int compare_borders(const void *left, const void *right) {
@@ -46,19 +25,19 @@ static int compare_borders(const void *left, const void *right) {
     return a->seconds != b->seconds ? (a->seconds > b->seconds) - (a->seconds < b->seconds) : b->change - a->change;
 }
 
-static void sweep(struct border *borders, size_t count, double covered[ACTIVITY_COUNT]) {
-    int active[ACTIVITY_COUNT] = {0};
+static void sweep(struct border *borders, size_t count, double covered[RK_STAGE_ACCOUNT_COUNT]) {
+    int active[RK_STAGE_ACCOUNT_COUNT] = {0};
     double last = 0;
-    memset(covered, 0, ACTIVITY_COUNT * sizeof *covered);
+    memset(covered, 0, RK_STAGE_ACCOUNT_COUNT * sizeof *covered);
     qsort(borders, count, sizeof *borders, compare_borders);
     for (size_t i = 0; i < count; i++) {
         int who = 0;
-        while (who < ACTIVITY_COUNT && active[who] == 0)
+        while (who < PRECEDENCE_COUNT && active[precedence[who]] == 0)
             who++;
-        if (who < ACTIVITY_COUNT)
-            covered[who] += borders[i].seconds - last;
+        if (who < PRECEDENCE_COUNT)
+            covered[precedence[who]] += borders[i].seconds - last;
         last = borders[i].seconds;
-        active[borders[i].activity] += borders[i].change;
+        active[borders[i].account] += borders[i].change;
     }
 }
 
@@ -84,7 +63,8 @@ static void add_sums(const struct rk_op_account *accounts, size_t count, struct 
     }
 }
 
-enum { SERIES = ACTIVITY_COUNT + 1 };
+/* One of each account, and the whole step. */
+enum { SERIES = RK_STAGE_ACCOUNT_COUNT + 1 };
 
 static enum rk_status sweep_steps(const struct rk_trace *trace, double *series, struct rk_error *error) {
     struct border *borders = calloc(2 * trace->op_count + 1, sizeof *borders);
@@ -92,17 +72,17 @@ static enum rk_status sweep_steps(const struct rk_trace *trace, double *series, 
         return rk_fail(error, RK_ERROR, "out of memory for the timeline of a traced step");
     for (size_t s = 0; s < trace->step_count; s++) {
         const struct rk_trace_step *step = &trace->steps[s];
-        double covered[ACTIVITY_COUNT];
+        double covered[RK_STAGE_ACCOUNT_COUNT];
         for (size_t i = 0; i < trace->op_count; i++) {
-            enum activity activity = activity_of(trace->ops[i]);
-            borders[2 * i] = (struct border){step->begin[i], 1, activity};
+            enum rk_stage_account account = rk_stage_account_of(trace->ops[i]);
+            borders[2 * i] = (struct border){step->begin[i], 1, account};
             borders[2 * i + 1] =
-                (struct border){step->end[i] > step->begin[i] ? step->end[i] : step->begin[i], -1, activity};
+                (struct border){step->end[i] > step->begin[i] ? step->end[i] : step->begin[i], -1, account};
         }
         sweep(borders, 2 * trace->op_count, covered);
-        for (int a = 0; a < ACTIVITY_COUNT; a++)
+        for (int a = 0; a < RK_STAGE_ACCOUNT_COUNT; a++)
             series[(size_t)a * trace->step_count + s] = covered[a];
-        series[(size_t)ACTIVITY_COUNT * trace->step_count + s] = step->seconds;
+        series[(size_t)RK_STAGE_ACCOUNT_COUNT * trace->step_count + s] = step->seconds;
     }
     free(borders);
     return RK_OK;
@@ -136,16 +116,16 @@ enum rk_status rk_trace_stage_time(const struct rk_trace *trace, struct rk_stage
     if (status != RK_OK)
         goto free_series;
     double transfer = pipeline_transfer(accounts, count, &all);
-    double exposed = medians[ACTIVITY_PIPELINE];
+    double exposed = medians[RK_STAGE_ACCOUNT_exposed_pipeline];
     add_sums(accounts, count, &made);
-    made.compute = medians[ACTIVITY_COMPUTE];
-    made.optimizer = medians[ACTIVITY_OPTIMIZER];
-    made.exposed_exchange = medians[ACTIVITY_EXCHANGE];
-    made.exposed_reduction = medians[ACTIVITY_REDUCTION];
-    made.exposed_offload = medians[ACTIVITY_OFFLOAD];
+    made.compute = medians[RK_STAGE_ACCOUNT_compute];
+    made.optimizer = medians[RK_STAGE_ACCOUNT_optimizer];
+    made.exposed_exchange = medians[RK_STAGE_ACCOUNT_exposed_exchange];
+    made.exposed_reduction = medians[RK_STAGE_ACCOUNT_exposed_reduction];
+    made.exposed_offload = medians[RK_STAGE_ACCOUNT_exposed_offload];
     made.exposed_pipeline = all > 0 ? exposed * transfer / all : 0;
     made.bubble = exposed - made.exposed_pipeline;
-    made.total = medians[ACTIVITY_COUNT];
+    made.total = medians[RK_STAGE_ACCOUNT_COUNT];
     made.starved = made.total - made.compute - made.optimizer - made.exposed_exchange - made.exposed_reduction -
                    made.exposed_offload - exposed;
     if (made.starved < 0)

@@ -1,37 +1,67 @@
 #include "model/simulator_internal.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-static double *account_of(struct rk_stage_time *time, enum rk_account account) {
-    switch (account) {
-    case RK_ACCOUNT_COMPUTE:
-        return &time->compute;
-    case RK_ACCOUNT_EXCHANGE:
-        return &time->exposed_exchange;
-    case RK_ACCOUNT_PIPELINE:
-        return &time->exposed_pipeline;
-    case RK_ACCOUNT_REDUCTION:
-        return &time->exposed_reduction;
-    case RK_ACCOUNT_OPTIMIZER:
-        return &time->optimizer;
-    case RK_ACCOUNT_OFFLOAD:
-        return &time->exposed_offload;
-    case RK_ACCOUNT_STARVED:
-        return &time->starved;
-    case RK_ACCOUNT_BUBBLE:
-    case RK_ACCOUNT_COUNT:
-        break;
+static const struct {
+    const char *name, *member, *heading;
+    size_t offset;
+} accounts[RK_STAGE_ACCOUNT_COUNT] = {
+#define RK_STAGE_ACCOUNT_ROW(member, text, heading) {text, #member, heading, offsetof(struct rk_stage_time, member)},
+    RK_STAGE_ACCOUNT_TABLE(RK_STAGE_ACCOUNT_ROW)
+#undef RK_STAGE_ACCOUNT_ROW
+};
+
+const char *rk_stage_account_name(int account) {
+    return accounts[account].name;
+}
+
+const char *rk_stage_account_member(int account) {
+    return accounts[account].member;
+}
+
+const char *rk_stage_account_heading(int account) {
+    return accounts[account].heading;
+}
+
+double rk_stage_account_seconds(const struct rk_stage_time *time, int account) {
+    double seconds;
+    memcpy(&seconds, (const char *)time + accounts[account].offset, sizeof seconds);
+    return seconds;
+}
+
+enum rk_stage_account rk_stage_account_of(const struct rk_op *op) {
+    if (op->phase == RK_PHASE_OPTIMIZER)
+        return RK_STAGE_ACCOUNT_optimizer;
+    switch (rk_op_family(op->shape.kind)) {
+    case RK_OP_FAMILY_EXPERT_EXCHANGE:
+        return RK_STAGE_ACCOUNT_exposed_exchange;
+    case RK_OP_FAMILY_PIPELINE:
+        return RK_STAGE_ACCOUNT_exposed_pipeline;
+    case RK_OP_FAMILY_COLLECTIVE:
+        return RK_STAGE_ACCOUNT_exposed_reduction;
+    case RK_OP_FAMILY_OFFLOAD:
+        return RK_STAGE_ACCOUNT_exposed_offload;
+    default:
+        return RK_STAGE_ACCOUNT_compute;
     }
-    return &time->bubble;
+}
+
+int32_t rk_stage_deciding(const struct rk_stage_time *stages, int32_t count) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < count; i++)
+        if (stages[i].bubble < stages[best].bubble)
+            best = i;
+    return best;
 }
 
 static void sum_stage(const struct rk_played *played, int32_t index, double makespan, struct rk_stage_time *time) {
     const struct rk_played_stage *stage = &played->stages[index];
     const struct rk_program *program = stage->program;
-    for (int account = 0; account < RK_ACCOUNT_COUNT; account++)
-        *account_of(time, (enum rk_account)account) = stage->account[account];
+    for (int account = 0; account < RK_STAGE_ACCOUNT_COUNT; account++)
+        memcpy((char *)time + accounts[account].offset, &stage->account[account], sizeof stage->account[account]);
     time->bubble += makespan - stage->end;
     time->total = makespan;
     for (size_t i = 0; i < program->op_count; i++) {
@@ -40,16 +70,7 @@ static void sum_stage(const struct rk_played *played, int32_t index, double make
         time->family[rk_op_family(op->shape.kind)] += stage->busy[i];
         time->stream_busy[op->stream] += stage->busy[i];
     }
-    time->host_submission = (double)stage->op_instances * played->machine->launch.value;
-}
-
-/* The stage that decides waits least for the others. */
-static int32_t deciding_stage(const struct rk_simulation *simulation) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < simulation->stage_count; i++)
-        if (simulation->stages[i].bubble < simulation->stages[best].bubble)
-            best = i;
-    return best;
+    time->host_submission = (double)stage->op_instances * played->launch;
 }
 
 static void sum_kinds(const struct rk_played *played, int32_t index, struct rk_simulation *simulation) {
@@ -164,7 +185,7 @@ enum rk_status rk_simulate(const struct rk_program *const *programs, const struc
     for (int32_t i = 0; i < played.stage_count; i++)
         sum_stage(&played, i, makespan, &made.stages[i]);
     made.step_seconds = makespan + machine->step_overhead.value;
-    int32_t deciding = deciding_stage(&made);
+    int32_t deciding = rk_stage_deciding(made.stages, made.stage_count);
     sum_kinds(&played, deciding, &made);
     make_interval(machine, deciding, &made);
     made.timeline = played.timeline;

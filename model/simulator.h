@@ -18,23 +18,46 @@
 #include "model/cost.h"
 #include "model/program.h"
 
-/* Accounts of one stage's step; total = sum of the first eight to 1e-9 relative. Seconds. Every stage's total is the
- * makespan of the slowest stage: a stage that ends earlier waits in `bubble`. */
-struct rk_stage_time {
-    double compute;             /* the compute stream works (kernels and local copies) */
-    double exposed_exchange;    /* waits for EP traffic that compute does not cover */
-    double exposed_pipeline;    /* transfer time of stage traffic that compute does not cover */
-    double bubble;              /* waits for other stages' work */
-    double exposed_reduction;   /* gradient collectives not covered */
-    double optimizer;           /* norm, update, weight gather */
-    double exposed_offload;     /* waits for copies */
-    double starved;             /* waits for the host to submit */
-    double total;
-    double phase[RK_PHASE_COUNT];           /* busy seconds by phase, over all streams */
-    double family[RK_OP_FAMILY_COUNT];         /* busy seconds by op family, over all streams */
-    double stream_busy[RK_STREAM_COUNT];
-    double host_submission;                 /* launches · launch time */
+/* The accounts that make up a stage's step, in struct rk_stage_time: members of that name, a text for people and a short
+ * heading. X(member, text, heading) */
+#define RK_STAGE_ACCOUNT_TABLE(X)                                                                                      \
+    X(compute, "compute", "compute")                        /* the compute stream works (kernels and local copies) */  \
+    X(exposed_exchange, "exposed exchange", "exchange")     /* waits for EP traffic that compute does not cover */     \
+    X(exposed_pipeline, "exposed pipeline", "pipeline")     /* stage traffic's transfer time that it does not cover */ \
+    X(bubble, "bubble", "bubble")                           /* waits for other stages' work */                         \
+    X(exposed_reduction, "exposed reduction", "reduction")  /* gradient collectives not covered */                     \
+    X(optimizer, "optimizer", "optimizer")                  /* norm, update, weight gather */                          \
+    X(exposed_offload, "exposed offload", "offload")        /* waits for copies */                                     \
+    X(starved, "starved", "host")                           /* waits for the host to submit */
+
+enum rk_stage_account {
+#define RK_STAGE_ACCOUNT_INDEX(member, text, heading) RK_STAGE_ACCOUNT_##member,
+    RK_STAGE_ACCOUNT_TABLE(RK_STAGE_ACCOUNT_INDEX)
+#undef RK_STAGE_ACCOUNT_INDEX
+        RK_STAGE_ACCOUNT_COUNT
 };
+
+/* Seconds of one stage's step by account; total is their sum to 1e-9 relative. Every stage's total is the makespan of
+ * the slowest stage: a stage that ends earlier waits in `bubble`. */
+struct rk_stage_time {
+#define RK_STAGE_ACCOUNT_MEMBER(member, text, heading) double member;
+    RK_STAGE_ACCOUNT_TABLE(RK_STAGE_ACCOUNT_MEMBER)
+#undef RK_STAGE_ACCOUNT_MEMBER
+    double total;
+    double phase[RK_PHASE_COUNT];      /* busy seconds by phase, over all streams */
+    double family[RK_OP_FAMILY_COUNT]; /* busy seconds by op family, over all streams */
+    double stream_busy[RK_STREAM_COUNT];
+    double host_submission; /* launches · launch time; 0 where the ops' own prices hold it (serial streams) */
+};
+
+const char *rk_stage_account_name(int account);    /* "exposed exchange" */
+const char *rk_stage_account_member(int account);  /* "exposed_exchange" */
+const char *rk_stage_account_heading(int account); /* "exchange" */
+double rk_stage_account_seconds(const struct rk_stage_time *time, int account);
+/* Where an op's time is booked: by its phase in the optimizer, else by its family. */
+enum rk_stage_account rk_stage_account_of(const struct rk_op *op);
+/* The stage that decides how long a step takes: the one that waits least for the others. */
+int32_t rk_stage_deciding(const struct rk_stage_time *stages, int32_t count);
 
 struct rk_timeline_entry {
     int32_t stage;

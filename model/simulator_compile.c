@@ -7,23 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum rk_account account_of(const struct rk_op *op) {
-    if (op->phase == RK_PHASE_OPTIMIZER)
-        return RK_ACCOUNT_OPTIMIZER;
-    switch (rk_op_family(op->shape.kind)) {
-    case RK_OP_FAMILY_EXPERT_EXCHANGE:
-        return RK_ACCOUNT_EXCHANGE;
-    case RK_OP_FAMILY_PIPELINE:
-        return RK_ACCOUNT_PIPELINE;
-    case RK_OP_FAMILY_COLLECTIVE:
-        return RK_ACCOUNT_REDUCTION;
-    case RK_OP_FAMILY_OFFLOAD:
-        return RK_ACCOUNT_OFFLOAD;
-    default:
-        return RK_ACCOUNT_COMPUTE;
-    }
-}
-
 static void meeting_of(const struct rk_played *played, int32_t stage, const struct rk_op *op,
                        struct rk_played_op *made) {
     int32_t stages = played->stage_count;
@@ -80,7 +63,7 @@ static enum rk_status compile_op(const struct rk_played *played, int32_t stage, 
                                  struct rk_played_op *made, struct rk_error *error) {
     const struct rk_program *program = played->stages[stage].program;
     made->lane = played->serial ? 0 : (uint8_t)op->stream;
-    made->account = (uint8_t)account_of(op);
+    made->account = (uint8_t)rk_stage_account_of(op);
     for (int i = 0; i < RK_OP_WAITS; i++) {
         if (op->wait[i].event == RK_NO_EVENT)
             continue;

@@ -6,19 +6,6 @@
 #include "model/cost_place.h"
 #include "model/simulator.h"
 
-/* What a stretch of a stage's time is booked under, in the order of rk_stage_time's first members. */
-enum rk_account {
-    RK_ACCOUNT_COMPUTE,
-    RK_ACCOUNT_EXCHANGE,
-    RK_ACCOUNT_PIPELINE,
-    RK_ACCOUNT_BUBBLE,
-    RK_ACCOUNT_REDUCTION,
-    RK_ACCOUNT_OPTIMIZER,
-    RK_ACCOUNT_OFFLOAD,
-    RK_ACCOUNT_STARVED,
-    RK_ACCOUNT_COUNT
-};
-
 /* How an op meets other stages. */
 enum rk_meeting_kind { RK_MEETING_NONE, RK_MEETING_SEND, RK_MEETING_RECEIVE, RK_MEETING_ALL };
 
@@ -30,7 +17,7 @@ struct rk_played_op {
     uint32_t busy_alone;     /* in the second */
     int32_t channel;         /* where it meets other stages, or -1 */
     uint8_t lane;            /* stream, or 0 for all with serial streams */
-    uint8_t account;         /* enum rk_account */
+    uint8_t account;         /* enum rk_stage_account */
     uint8_t meeting;         /* enum rk_meeting_kind */
     uint8_t wait_count;
     struct rk_event_reference wait[RK_OP_WAITS];
@@ -49,7 +36,7 @@ struct rk_played_stage {
 
     /* What a player found. */
     double *busy;                  /* seconds by op, all visits, without waiting for peers */
-    double account[RK_ACCOUNT_COUNT];
+    double account[RK_STAGE_ACCOUNT_COUNT];
     double end;                    /* when the stage's last op ends */
 };
 

@@ -150,7 +150,7 @@ static void book_wait(struct rk_played_stage *stage, double from, double to, con
         return;
     double bubble = overlap(from, to, waited->wait_from, waited->wait_until);
     double moved = overlap(from, to, waited->wait_until, waited->moved_until);
-    stage->account[RK_ACCOUNT_BUBBLE] += bubble;
+    stage->account[RK_STAGE_ACCOUNT_bubble] += bubble;
     stage->account[waited->moved_account] += moved;
     stage->account[waited->account] += (to - from) - bubble - moved;
 }
@@ -186,8 +186,8 @@ static enum rk_status finish_op(struct replay *replay, int32_t index, const stru
         double waited = larger(free_at, latest->finish);
         book_wait(stage, free_at, waited, latest);
         if (submitted > waited)
-            stage->account[RK_ACCOUNT_STARVED] += submitted - waited;
-        stage->account[RK_ACCOUNT_BUBBLE] += past->start - past->ready;
+            stage->account[RK_STAGE_ACCOUNT_starved] += submitted - waited;
+        stage->account[RK_STAGE_ACCOUNT_bubble] += past->start - past->ready;
         stage->account[op->account] += past->finish - past->start;
     }
     lane->last = *past;

@@ -100,7 +100,7 @@ static enum rk_status end_op(struct share *share, int32_t index) {
     struct rk_played_stage *stage = &share->played->stages[index];
     const struct rk_played_op *op = &stage->ops[rank->op_index];
     stage->busy[rank->op_index] += share->now - rank->start;
-    stage->account[RK_ACCOUNT_BUBBLE] += rank->start - rank->ready;
+    stage->account[RK_STAGE_ACCOUNT_bubble] += rank->start - rank->ready;
     stage->account[op->account] += share->now - rank->start;
     rank->activity = FREE;
     if (share->played->buffered && op->meeting == RK_MEETING_SEND) {

@@ -164,20 +164,6 @@ static enum rk_status add_stage(struct maker *maker, int32_t stage, struct rk_er
     return status;
 }
 
-/* The plan's terms are those of one stage: the one that works longest. */
-static int32_t deciding_stage(const struct rk_plan *plan) {
-    int32_t best = 0;
-    double longest = -1;
-    for (int32_t stage = 0; stage < plan->candidate.pipeline; stage++) {
-        double busy = plan->stages[stage].total - plan->stages[stage].bubble;
-        if (busy > longest) {
-            longest = busy;
-            best = stage;
-        }
-    }
-    return best;
-}
-
 /* Which cost row priced the kind, what its cost would have to be for the step's difference to vanish if it alone were
  * wrong, and what it is found to be. */
 static void explain_op(const struct rk_comparison *made, const struct rk_plan_term *term, double measured,
@@ -241,7 +227,8 @@ static enum rk_status add_memory(struct maker *maker, struct rk_error *error) {
 
 enum rk_status rk_compare(const struct rk_compare_input *input, struct rk_comparison *comparison,
                           struct rk_error *error) {
-    struct rk_comparison made = {.measured_seconds = NAN, .deciding_stage = deciding_stage(input->plan)};
+    struct rk_comparison made = {.measured_seconds = NAN};
+    made.deciding_stage = rk_stage_deciding(input->plan->stages, input->plan->candidate.pipeline);
     struct maker maker = {.input = input, .made = &made};
     enum rk_status status = measure_step(input, &made, error);
     if (status == RK_OK)

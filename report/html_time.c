@@ -28,11 +28,7 @@ static double measured_account(const struct rk_comparison *comparison, int64_t s
 static int32_t shown_stage(const struct rk_html_input *input) {
     if (input->comparison != NULL)
         return input->comparison->deciding_stage;
-    int32_t best = 0;
-    for (int32_t stage = 1; stage < input->plan->candidate.pipeline; stage++)
-        if (input->plan->stages[stage].bubble < input->plan->stages[best].bubble)
-            best = stage;
-    return best;
+    return rk_stage_deciding(input->plan->stages, input->plan->candidate.pipeline);
 }
 
 static enum rk_status add_stages(const struct rk_html_input *input, struct rk_text *html, struct rk_error *error) {
