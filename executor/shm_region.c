@@ -109,10 +109,11 @@ static enum rk_status agree(struct rk_transport *transport, enum rk_status mine,
     int32_t status = (int32_t)mine;
     struct rk_error gather_error = {0};
     enum rk_status gathered = rk_job_all_gather(transport->job, &status, sizeof status, all, &gather_error);
-    if (mine != RK_OK)
-        return mine;
+    /* A rank that is gone is also why its memory cannot be mapped. */
     if (gathered != RK_OK)
         return rk_fail(error, gathered, "%s", gather_error.text);
+    if (mine != RK_OK)
+        return mine;
     for (int64_t rank = 0; rank < transport->world; rank++) {
         char name[256];
         if (all[rank] != RK_OK)
