@@ -3,58 +3,15 @@
  * as it was.
  *
  * Compute bound for large groups: 2 · rows · n · k operations; for small groups the weights' bytes count, G · n · k
- * values. The BF16 path uses mma.sync (sm_80 and newer) on 128 × 128 × 32 tiles, four stages of cp.async deep. FP32,
- * and BF16 with sizes that are not multiples of 8, take a plain tiled kernel. */
-#include "kernels/cuda/mma.cuh"
+ * values. BF16 takes wgmma on Hopper (grouped_gemm_hopper.cu) and mma.sync on other GPUs from sm_80: 128 × 128 × 32
+ * tiles, four stages of cp.async deep. FP32, and BF16 with sizes that are not multiples of 8, take a plain tiled
+ * kernel. */
+#include "kernels/cuda/grouped_gemm.cuh"
 
 enum { TILE_M = 128, TILE_N = 128, TILE_K = 32, STAGES = 4, MMA_THREADS = 256 };
 /* Row strides in values, padded so that ldmatrix meets no bank twice. */
 enum { INNER_STRIDE = TILE_K + 8, OUTER_STRIDE = TILE_M + 8 };
 enum { OPERAND_VALUES = TILE_M * INNER_STRIDE > TILE_K *OUTER_STRIDE ? TILE_M *INNER_STRIDE : TILE_K *OUTER_STRIDE };
-
-/* out[row, column] of group g = Σ_inner left[row, inner] · right[inner, column]. Which dimension the group's rows are:
- * forward and dgrad: `row` runs over them; wgrad: `inner` does. */
-struct grouped_shape {
-    const void *left, *right;
-    void *out;
-    const int32_t *offsets;
-    int groups;
-    int64_t rows, columns, inner; /* rows unused when they are the group's; inner likewise for wgrad */
-    /* Strides in values: of the left by row and inner, of the right by inner and column. One of each pair is 1. */
-    int64_t left_row, left_inner, right_inner, right_column;
-    int64_t right_group; /* values between two groups' right factors; 0 for wgrad */
-    bool weight_gradient;
-};
-
-struct tile {
-    int group;
-    int64_t row, column;          /* first of the tile, inside the group's output */
-    int64_t rows, columns, inner; /* of the group */
-    int64_t first_row;            /* of the group in the buffer */
-};
-
-/* Finds tile number `index`, given that *tile.group and *first (the group's first tile) are those of an earlier one. */
-__device__ bool find_tile(const grouped_shape &shape, int64_t index, int tile_m, int tile_n, tile *found,
-                          int64_t *first) {
-    int64_t column_tiles = (shape.columns + tile_n - 1) / tile_n;
-    for (; found->group < shape.groups; found->group++) {
-        int64_t begin = shape.offsets[found->group], count = shape.offsets[found->group + 1] - begin;
-        found->first_row = begin;
-        found->rows = shape.weight_gradient ? shape.rows : count;
-        found->inner = shape.weight_gradient ? count : shape.inner;
-        found->columns = shape.columns;
-        int64_t row_tiles = count > 0 ? (found->rows + tile_m - 1) / tile_m : 0;
-        int64_t tiles = row_tiles * column_tiles;
-        if (index < *first + tiles) {
-            int64_t inside = index - *first;
-            found->row = inside % row_tiles * tile_m;
-            found->column = inside / row_tiles * tile_n;
-            return true;
-        }
-        *first += tiles;
-    }
-    return false;
-}
 
 /* Brings a 128 × 32 piece of a factor into shared memory. outer: rows of the left, columns of the right.
  * inner_contiguous: the inner dimension lies together in memory; the piece is stored as it lies. Values out of range
@@ -247,6 +204,11 @@ template <typename act, bool accumulate> __global__ void grouped_plain(grouped_s
 template <bool left_inner, bool right_inner, bool accumulate>
 static enum rk_status launch_mma(struct rk_stream *stream, const grouped_shape &shape, const char *name,
                                  struct rk_error *error) {
+    bool taken = false;
+    enum rk_status status =
+        rk_cuda_grouped_wgmma(stream, shape, left_inner, right_inner, accumulate, name, &taken, error);
+    if (status != RK_OK || taken)
+        return status;
     size_t shared = sizeof(__nv_bfloat16) * 2 * STAGES * OPERAND_VALUES;
     RK_CUDA_TRY(rk_cuda_allow_shared(grouped_mma<left_inner, right_inner, accumulate>, shared), name);
     unsigned blocks = 2u * (unsigned)stream->device->properties.multiProcessorCount;
