@@ -20,7 +20,7 @@ static enum rk_status flat_price(void *context, const struct rk_op_shape *shape,
     (void)context;
     (void)place;
     (void)error;
-    *cost = (struct rk_cost){.seconds = 1e-6 + rk_op_flops(shape) / 2e9 + rk_op_bytes(shape) / 2e9,
+    *cost = (struct rk_cost){.seconds = 1e-6 + rk_op_flops(shape) / 2e11 + rk_op_bytes(shape) / 2e11,
                              .relative_uncertainty = 0.5,
                              .origin = RK_ORIGIN_SPECIFICATION,
                              .source = "a flat rate"};

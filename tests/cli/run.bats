@@ -39,7 +39,9 @@ assert {r["level"] for r in d["rows"]} >= {"step", "account", "phase", "family",
     "$RECKON" run p.json --synthetic --steps 6 > /dev/null
     run --separate-stderr -5 "$RECKON" compare --tolerance 0.01
     [[ $stderr == *"outside --tolerance"* ]]
-    "$RECKON" compare --tolerance 1000 || [ $? -eq 5 ]
+    # The plan is of a fast machine: a run may take as much longer as it will and is less than 100 % away.
+    "$RECKON" compare --tolerance 1000 > within
+    grep -q "where the step goes" within
 }
 
 @test "compare without a database, without a run, with an unknown run" {
