@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 20 };
+/* Large enough that starting threads and copying cost little beside drawing; small models touch only their part. */
+enum { CHUNK = 1 << 24 };
 
 struct chunk {
     float values[CHUNK];
