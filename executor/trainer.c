@@ -97,13 +97,42 @@ static enum rk_status run_op(struct rk_trainer *trainer, size_t index, const str
     return status;
 }
 
-static enum rk_status begin_trace(struct rk_trainer *trainer, struct rk_error *error) {
+static enum rk_status open_trace(struct rk_trainer *trainer, struct rk_error *error) {
     size_t count = trainer->visit_first[trainer->program->visit_count];
     enum rk_status status = rk_trace_open(trainer->backend, trainer->device, count, &trainer->trace, error);
+    for (size_t i = 0; i < count && status == RK_OK; i++)
+        trainer->trace.ops[i] = trainer->resolved[i].op;
+    return status;
+}
+
+void rk_trainer_take_traced(struct rk_trainer *trainer, struct rk_trace *taken) {
+    struct rk_trace *trace = &trainer->trace;
+    *taken = (struct rk_trace){.op_count = trace->op_count, .steps = trace->steps, .step_count = trace->step_count};
+    trace->steps = NULL;
+    trace->step_count = 0;
+}
+
+enum rk_status rk_trainer_give_traced(struct rk_trainer *trainer, struct rk_trace *taken, struct rk_error *error) {
+    if (taken->step_count == 0)
+        return RK_OK;
+    enum rk_status status = open_trace(trainer, error);
+    if (status == RK_OK && trainer->trace.op_count != taken->op_count)
+        status = rk_fail(error, RK_ERROR, "--dropless: the program with larger buffers has %zu ops and not %zu",
+                         trainer->trace.op_count, taken->op_count);
     if (status != RK_OK)
         return status;
-    for (size_t i = 0; i < count; i++)
-        trainer->trace.ops[i] = trainer->resolved[i].op;
+    trainer->trace.steps = taken->steps;
+    trainer->trace.step_count = taken->step_count;
+    taken->steps = NULL;
+    taken->step_count = 0;
+    return RK_OK;
+}
+
+static enum rk_status begin_trace(struct rk_trainer *trainer, struct rk_error *error) {
+    size_t count = trainer->visit_first[trainer->program->visit_count];
+    enum rk_status status = open_trace(trainer, error);
+    if (status != RK_OK)
+        return status;
     return trainer->backend->event_record(trainer->trace.events[2 * count], trainer->stream[RK_STREAM_COMPUTE], error);
 }
 

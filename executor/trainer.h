@@ -75,6 +75,12 @@ const int64_t *rk_trainer_load(const struct rk_trainer *trainer, int32_t *layers
 /* The account of the traced steps so far. */
 const struct rk_trace *rk_trainer_trace(const struct rk_trainer *trainer);
 
+/* Moves the traced steps of one trainer to another of the same stage, whose buffers may have other sizes: out of a
+ * trainer that is about to be closed, into one that has just been opened. What is not moved on is freed with
+ * rk_trace_close. Programs with other ops are RK_ERROR. */
+void rk_trainer_take_traced(struct rk_trainer *trainer, struct rk_trace *taken);
+enum rk_status rk_trainer_give_traced(struct rk_trainer *trainer, struct rk_trace *taken, struct rk_error *error);
+
 /* Copies between host memory and an instance of a buffer, outside steps; blocks. offset and bytes are inside the
  * instance. */
 enum rk_status rk_trainer_write(struct rk_trainer *trainer, uint32_t buffer, int64_t instance, int64_t offset,

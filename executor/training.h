@@ -60,6 +60,7 @@ struct rk_rank_report {
     int64_t owner_bytes[RK_OWNER_COUNT]; /* device, as laid out in the arena that was allocated */
     int64_t arena_bytes, host_bytes;     /* that the back end gave, as it counted them */
     int64_t driver_bytes;                /* in use as the driver sees it */
+    int64_t traced_steps;
     struct rk_stage_time time; /* from the traced steps; zero without any */
     int64_t account_count;
 };

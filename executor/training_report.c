@@ -70,6 +70,7 @@ static enum rk_status report_own(struct rk_training *training, struct rk_rank_re
         return status;
     mine->driver_bytes = facts.used_bytes;
     mine->account_count = (int64_t)count;
+    mine->traced_steps = (int64_t)rk_trainer_trace(training->trainer)->step_count;
     return RK_OK;
 }
 

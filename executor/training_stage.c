@@ -102,10 +102,12 @@ enum rk_status rk_training_grow(struct rk_training *training, struct rk_error *e
     struct kept_buffer *list = calloc(8 + training->program->tensor_count, sizeof *list);
     if (list == NULL)
         return rk_fail(error, RK_ERROR, "out of memory");
+    struct rk_trace traced = {0};
     size_t count = list_state(training->program, list);
     enum rk_status status = keep_state(training, list, count, error);
     if (status != RK_OK)
         goto free_list;
+    rk_trainer_take_traced(training->trainer, &traced);
     rk_training_close_stage(training);
     training->candidate.capacity_factor = wanted < largest ? wanted : largest;
     if (training->job->place.rank == 0)
@@ -117,6 +119,9 @@ enum rk_status rk_training_grow(struct rk_training *training, struct rk_error *e
     status = rk_training_open_stage(training, false, error);
     if (status == RK_OK)
         status = restore_state(training, list, count, error);
+    if (status == RK_OK)
+        status = rk_trainer_give_traced(training->trainer, &traced, error);
+    rk_trace_close(training->options->trainer.backend, &traced);
 free_list:
     for (size_t i = 0; i < count; i++)
         free(list[i].copy);

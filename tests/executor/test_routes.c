@@ -227,6 +227,44 @@ static void dropless_leaves_fitting_steps_alone(void **state) {
     assert_true(files_equal(gradients, other));
 }
 
+/* The first step of the outcome that dropped a route; the number of steps when none did. */
+static int64_t first_drop(const struct training_outcome *of) {
+    for (int64_t i = 0; i < of->steps; i++)
+        if (of->step[i].dropped > 0)
+            return i;
+    return of->steps;
+}
+
+/* Buffers that grow in the middle of a run do not lose the steps traced before. */
+static void growing_keeps_the_traced_steps(void **state) {
+    (void)state;
+    enum { STEPS = 40, TRACED = 3 };
+    struct training_case test = {.model = model_olmoe,
+                                 .expert_parallel = 2,
+                                 .data_parallel = 2,
+                                 .steps = STEPS,
+                                 .trace_steps = TRACED,
+                                 .routing = RK_ROUTING_RANDOM};
+    int64_t first_traced = 0, drop = 0;
+    /* From small to large buffers, until they are too small only after the first traced step. */
+    for (test.capacity = 1.1; drop <= first_traced; test.capacity += 0.01) {
+        assert_true(test.capacity < 2);
+        case_run_well(&test, outcome);
+        for (first_traced = 0; !outcome->step[first_traced].traced; first_traced++)
+            assert_true(first_traced < STEPS);
+        drop = first_drop(outcome);
+    }
+    test.capacity -= 0.01;
+    assert_true(drop > first_traced && drop < STEPS);
+    test.dropless = true;
+    case_run_well(&test, outcome);
+    assert_true(outcome->capacity_factor > test.capacity);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(outcome->ranks[rank].traced_steps, TRACED);
+        assert_true(outcome->ranks[rank].time.compute > 0 && outcome->ranks[rank].account_count > 20);
+    }
+}
+
 /* Between a step's first launch and its last the host neither waits nor reads, whatever is offloaded; with learned
  * routes, expert parallelism and pipeline. */
 static void no_host_in_the_loop(void **state) {
@@ -291,6 +329,7 @@ int main(void) {
         cmocka_unit_test(ties_are_routed_once),
         cmocka_unit_test(dropless_repeats_the_step),
         cmocka_unit_test(dropless_leaves_fitting_steps_alone),
+        cmocka_unit_test(growing_keeps_the_traced_steps),
         cmocka_unit_test(no_host_in_the_loop),
         cmocka_unit_test(two_thousand_steps),
     };
