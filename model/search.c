@@ -257,7 +257,7 @@ static void find_remedy(struct rk_searching *searching, const struct verdicts *v
     case RK_REFUSAL_TOPOLOGY:
         change_one(searching, verdicts, verdict, remedy, size);
         if (remedy[0] == '\0')
-            snprintf(remedy, size, "EP at most %.0f", verdict->have);
+            snprintf(remedy, size, "an EP that divides the %.0f ranks of a host", verdict->have);
         return;
     case RK_REFUSAL_MEMORY:
     case RK_REFUSAL_HOST_MEMORY:
@@ -342,7 +342,8 @@ static enum rk_status nothing_fits(const struct rk_search_result *result, struct
     if (nearest->refusal == RK_REFUSAL_UNCALIBRATED)
         return rk_fail(error, RK_UNCALIBRATED, "no candidate can be priced: %s", nearest->remedy);
     char figures[96] = "";
-    if (rk_refusal_unit(nearest->refusal)[0] != '\0')
+    /* Groups that are small enough and do not divide a host have no figures that explain it. */
+    if (rk_refusal_unit(nearest->refusal)[0] != '\0' && nearest->need > nearest->have)
         snprintf(figures, sizeof figures, ", need %.4g %s, have %.4g", nearest->need, rk_refusal_unit(nearest->refusal),
                  nearest->have);
     return rk_fail(error, RK_INFEASIBLE,

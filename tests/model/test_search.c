@@ -388,6 +388,18 @@ static void test_topology(void **state) {
     assert_true(refused > 0);
     rk_search_result_free(&result);
     setting_close(&setting);
+    /* Three ranks are few enough, but the eight of a host are no multiple of them. */
+    setting_open(&setting, "report-8l-n32", "b300", 24, 8192, 1572864);
+    setting.architecture.experts = 48;
+    setting.request.expert_parallel = 3;
+    setting.request.pipeline = 1;
+    struct rk_error error = {0};
+    assert_int_equal(rk_search(&setting.request, &result, &error), RK_INFEASIBLE);
+    assert_int_equal(result.judgements[0].refusal, RK_REFUSAL_TOPOLOGY);
+    assert_string_equal(result.judgements[0].remedy, "an EP that divides the 8 ranks of a host");
+    assert_null(strstr(error.text, "need 3"));
+    rk_search_result_free(&result);
+    setting_close(&setting);
 }
 
 /* A schedule that no plan may hold is refused by the search, exactly where the lowering refuses it. */
