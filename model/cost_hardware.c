@@ -374,6 +374,9 @@ static enum rk_status use_published(struct rk_cost_hardware *costs, const struct
     published_candidate(times[FORWARD], sequence, architecture, &candidate);
     struct rk_program *program = NULL;
     enum rk_status status = rk_program_lower(architecture, &candidate, 0, &program, error);
+    /* Times published for an expert parallelism or a micro-batch that this model cannot have say nothing about it. */
+    if (status == RK_USAGE || status == RK_INFEASIBLE)
+        return RK_OK;
     if (status != RK_OK)
         return rk_fail_context(error, "hardware profile %s, published block", costs->hardware.name);
     status = fit_factors(costs, program, times, architecture->vocabulary, error);

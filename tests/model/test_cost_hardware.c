@@ -178,12 +178,31 @@ static void test_published_block(void **state) {
     rk_cost_hardware_free(costs);
 }
 
+/* A profile's times for four ranks say nothing about a model whose experts four ranks cannot share, nor forbid it. */
+static void test_published_for_others(void **state) {
+    (void)state;
+    struct rk_hardware hardware;
+    struct rk_architecture architecture;
+    struct rk_error error = {0};
+    read_profile("b300", &hardware);
+    if (rk_architecture_read_file("examples/models/report-8l-n32.json", &architecture, NULL, &error) != RK_OK)
+        fail_msg("%s", error.text);
+    architecture.experts = 30;
+    struct rk_cost_hardware *costs = NULL;
+    if (rk_cost_hardware_make(&hardware, &architecture, 8192, &costs, &error) != RK_OK)
+        fail_msg("%s", error.text);
+    struct rk_op_shape product = {.kind = RK_OP_GEMM_FORWARD, .type = RK_BF16, .dim = {16384, 4096, 4096}};
+    assert_true(price_of(costs, &product, &LOCAL).origin != RK_ORIGIN_PUBLISHED);
+    rk_cost_hardware_free(costs);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_never_beats_the_roofline),
         cmocka_unit_test(test_tiers),
         cmocka_unit_test(test_missing_figures),
         cmocka_unit_test(test_published_block),
+        cmocka_unit_test(test_published_for_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
