@@ -5,6 +5,7 @@
 #include "calibrate/campaign.h"
 #include "calibrate/fitness.h"
 #include "cli/cli.h"
+#include "cli/pricing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,20 +69,6 @@ const struct rk_arguments rk_cli_calibrate_arguments = {
                 "  reckon calibrate --model config.json --ranks 8 --seq 4096 --global-batch 4Mi\n"
                 "  reckon calibrate --resume",
 };
-
-static enum rk_status choose_backend(const char *name, const struct rk_backend **backend, struct rk_error *error)
-{
-    const struct rk_backend *cuda = rk_backend_cuda();
-    int gpus = 0;
-    struct rk_error reason = {0};
-    if (cuda && strcmp(name, "cpu") != 0)
-        cuda->device_count(&gpus, &reason);
-    if (strcmp(name, "cuda") == 0 && gpus == 0)
-        return rk_fail(error, RK_HARDWARE_UNFIT, "--backend cuda: %s",
-                       cuda ? reason.text : "this program was built without CUDA; build it where nvcc is found");
-    *backend = gpus > 0 ? cuda : rk_backend_cpu();
-    return RK_OK;
-}
 
 static bool is_gpu(const struct rk_backend *backend)
 {
@@ -309,7 +296,7 @@ enum rk_status rk_cli_calibrate(struct rk_cli *cli, int argc, char **argv)
     if (status == RK_OK && values.quick && values.full)
         status = rk_fail(&cli->error, RK_USAGE, "--quick and --full exclude each other");
     if (status == RK_OK)
-        status = choose_backend(values.backend, &backend, &cli->error);
+        status = rk_pricing_backend(values.backend, &backend, &cli->error);
     if (status == RK_OK)
         status = rk_launch_discover(-1, 0, NULL, 0, &place, &cli->error);
     if (status == RK_OK) {

@@ -19,7 +19,7 @@ struct plan_options {
     int64_t gpus, sequence, global_batch, memory_limit, calibration;
     int64_t expert, pipeline, virtual_stages, micro_batch, offload, replay;
     double capacity;
-    bool explain;
+    bool transfer, explain;
 };
 
 #define OPTION(field) .offset = offsetof(struct plan_options, field)
@@ -136,6 +136,10 @@ static const struct rk_option options[] = {
      .minimum = 1,
      .maximum = 1e15,
      .help = "price with exactly this calibration of the data base"},
+    {.name = "transfer",
+     .type = RK_OPTION_FLAG,
+     OPTION(transfer),
+     .help = "without a calibration of this machine, price with the newest of other hardware, marked as transferred"},
     {.name = "spill",
      .type = RK_OPTION_STRING,
      OPTION(spill),
@@ -245,6 +249,7 @@ static enum rk_status open_pricing(struct planning *planning) {
                                          .backend = values->backend,
                                          .spill = values->spill,
                                          .calibration = values->calibration,
+                                         .transfer = values->transfer,
                                          .architecture = &planning->architecture,
                                          .sequence = values->sequence,
                                          .ranks = values->gpus};
@@ -319,30 +324,6 @@ static void print_refusals_json(const struct planning *planning) {
 
 /* ---- the data base ---- */
 
-static void plan_row(const struct planning *planning, struct rk_plan_row *row) {
-    const struct rk_plan *plan = planning->plan;
-    *row = (struct rk_plan_row){.created_us = (int64_t)(rk_clock_wall() * 1e6),
-                                .campaign_id = plan->calibration,
-                                .ranks = rk_candidate_world(&plan->candidate),
-                                .sequence_tokens = plan->candidate.sequence,
-                                .global_batch_tokens = plan->candidate.global_batch_tokens,
-                                .considered = plan->candidates,
-                                .refused = plan->candidates - plan->feasible,
-                                .predicted_seconds = plan->seconds,
-                                .predicted_low_seconds = plan->low,
-                                .predicted_high_seconds = plan->high,
-                                .predicted_tokens_per_second =
-                                    plan->seconds > 0 ? (double)plan->candidate.global_batch_tokens / plan->seconds
-                                                      : (double)NAN};
-    for (int32_t s = 0; s < plan->candidate.pipeline; s++)
-        if (plan->arena_bytes[s] > row->predicted_peak_bytes)
-            row->predicted_peak_bytes = plan->arena_bytes[s];
-    snprintf(row->reckon, sizeof row->reckon, "%s", rk_version());
-    snprintf(row->git_revision, sizeof row->git_revision, "%s", rk_revision());
-    snprintf(row->model, sizeof row->model, "%s", plan->architecture.name);
-    snprintf(row->hardware, sizeof row->hardware, "%s", plan->machine);
-}
-
 static size_t candidate_rows(const struct planning *planning, struct rk_candidate_row *rows) {
     const struct rk_search_result *result = &planning->result;
     size_t taken[RK_REFUSAL_COUNT] = {0}, count = 0;
@@ -380,7 +361,7 @@ static enum rk_status store(struct planning *planning, const char *document, str
     if (status == RK_OK) {
         struct rk_plan_row row;
         int64_t known = 0;
-        plan_row(planning, &row);
+        rk_plan_row_make(planning->plan, &row);
         status = rk_plan_find(db, document, &known, error);
         if (status == RK_OK && known == 0)
             status = rk_plan_store(db, &row, document, candidates, candidate_rows(planning, candidates), terms,

@@ -10,6 +10,7 @@ static enum rk_status open_pricing(struct rk_cli *cli, const struct rk_plan *pla
                                         .backend = request->backend != NULL ? request->backend : backend,
                                         .spill = request->spill,
                                         .calibration = calibrated ? plan->calibration : 0,
+                                        .transfer = request->transfer,
                                         .architecture = &plan->architecture,
                                         .sequence = plan->candidate.sequence,
                                         .ranks = rk_candidate_world(&plan->candidate)};

@@ -9,6 +9,7 @@ struct rk_play_request {
     const char *hardware; /* NULL: what the plan was priced with, its calibration or the profile of its name */
     const char *backend;  /* of "this"; NULL: the plan's */
     const char *spill;    /* where CPU ranks offload to; NULL: /var/tmp */
+    bool transfer;        /* of "this": also a calibration of other hardware */
     bool timeline;
 };
 

@@ -9,14 +9,14 @@
 
 /* ---- this machine ---- */
 
-static enum rk_status choose_backend(struct rk_cli *cli, const char *name, const struct rk_backend **backend) {
+enum rk_status rk_pricing_backend(const char *name, const struct rk_backend **backend, struct rk_error *error) {
     const struct rk_backend *cuda = rk_backend_cuda();
     int gpus = 0;
     struct rk_error reason = {0};
     if (cuda != NULL && strcmp(name, "cpu") != 0)
         cuda->device_count(&gpus, &reason);
     if (strcmp(name, "cuda") == 0 && gpus == 0)
-        return rk_fail(&cli->error, RK_HARDWARE_UNFIT, "--backend cuda: %s",
+        return rk_fail(error, RK_HARDWARE_UNFIT, "--backend cuda: %s",
                        cuda != NULL ? reason.text
                                     : "this program was built without CUDA; build it where nvcc is found");
     *backend = gpus > 0 ? cuda : rk_backend_cpu();
@@ -26,7 +26,9 @@ static enum rk_status choose_backend(struct rk_cli *cli, const char *name, const
 static enum rk_status find_rows(struct rk_cli *cli, const struct rk_pricing_request *request,
                                 const struct rk_identity *identity, const struct rk_backend *backend,
                                 struct rk_match *match) {
-    struct rk_match_request wanted = {.backend = backend->name, .campaign_id = request->calibration};
+    struct rk_match_request wanted = {.backend = backend->name,
+                                      .campaign_id = request->calibration,
+                                      .allow_other_hardware = request->transfer};
     memcpy(wanted.machine_key, identity->machine_key, sizeof wanted.machine_key);
     memcpy(wanted.fingerprint, identity->fingerprint, sizeof wanted.fingerprint);
     struct rk_db_options options = {.access = RK_DB_READ, .log = &cli->log};
@@ -43,7 +45,7 @@ static enum rk_status price_this(struct rk_cli *cli, const struct rk_pricing_req
     static struct rk_identity identity;
     const struct rk_backend *backend = rk_backend_cpu();
     struct rk_match match = {0};
-    enum rk_status status = choose_backend(cli, request->backend, &backend);
+    enum rk_status status = rk_pricing_backend(request->backend, &backend, &cli->error);
     if (status == RK_OK)
         status = rk_identity_read(backend, rk_version(), rk_revision(), &identity, &cli->error);
     if (status == RK_OK)

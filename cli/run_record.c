@@ -15,31 +15,6 @@ static int64_t now_microseconds(void) {
     return (int64_t)(rk_clock_wall() * 1e6);
 }
 
-static void describe_plan(const struct rk_plan *plan, struct rk_plan_row *row) {
-    *row = (struct rk_plan_row){
-        .created_us = now_microseconds(),
-        .campaign_id = plan->calibration,
-        .ranks = rk_candidate_world(&plan->candidate),
-        .sequence_tokens = plan->candidate.sequence,
-        .global_batch_tokens = plan->candidate.global_batch_tokens,
-        .considered = plan->candidates,
-        .refused = plan->candidates - plan->feasible,
-        .predicted_seconds = plan->seconds,
-        .predicted_low_seconds = plan->low,
-        .predicted_high_seconds = plan->high,
-        .predicted_tokens_per_second =
-            plan->seconds > 0 ? (double)plan->candidate.global_batch_tokens / plan->seconds : NAN,
-        .predicted_peak_bytes = -1,
-    };
-    for (int32_t stage = 0; stage < plan->candidate.pipeline; stage++)
-        if (plan->arena_bytes[stage] > row->predicted_peak_bytes)
-            row->predicted_peak_bytes = plan->arena_bytes[stage];
-    snprintf(row->reckon, sizeof row->reckon, "%s", rk_version());
-    snprintf(row->git_revision, sizeof row->git_revision, "%s", rk_revision());
-    snprintf(row->model, sizeof row->model, "%s", plan->architecture.name);
-    snprintf(row->hardware, sizeof row->hardware, "%s", plan->machine);
-}
-
 static enum rk_status begin_row(struct rk_run_record *record, const struct rk_run_origin *origin,
                                 struct rk_error *error) {
     struct rk_plan_row plan;
@@ -58,7 +33,7 @@ static enum rk_status begin_row(struct rk_run_record *record, const struct rk_ru
     snprintf(run.routing, sizeof run.routing, "%s", origin->routing);
     struct rk_db_options options = {
         .access = RK_DB_WRITE, .busy_timeout_ms = (int64_t)(1e3 * origin->lock_seconds), .log = &record->cli->log};
-    describe_plan(record->plan, &plan);
+    rk_plan_row_make(record->plan, &plan);
     enum rk_status status = rk_cli_make_database_folder(record->cli);
     if (status != RK_OK)
         return status;

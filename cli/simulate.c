@@ -12,6 +12,7 @@ enum { PLAN_MAX = 64 << 20, TRACE_CHUNK = 1 << 20 };
 
 struct simulate_options {
     const char *hardware, *backend, *spill, *trace;
+    bool transfer;
 };
 
 static const struct rk_option options[] = {
@@ -22,6 +23,8 @@ static const struct rk_option options[] = {
      .value = "FILE", .help = "write the timeline as Chrome trace JSON, for ui.perfetto.dev"},
     {.name = "backend", .type = RK_OPTION_STRING, .offset = offsetof(struct simulate_options, backend),
      .choices = "auto|cpu|cuda", .help = "of this machine (default: the plan's)"},
+    {.name = "transfer", .type = RK_OPTION_FLAG, .offset = offsetof(struct simulate_options, transfer),
+     .help = "without a calibration of this machine, price with the newest of other hardware, marked as transferred"},
     {.name = "spill", .type = RK_OPTION_STRING, .offset = offsetof(struct simulate_options, spill), .value = "DIR",
      .help = "where CPU ranks offload to (default: /var/tmp)"},
 };
@@ -182,6 +185,7 @@ enum rk_status rk_cli_simulate(struct rk_cli *cli, int argc, char **argv) {
     struct rk_play_request request = {.hardware = values.hardware,
                                       .backend = values.backend,
                                       .spill = values.spill,
+                                      .transfer = values.transfer,
                                       .timeline = values.trace != NULL};
     if (status == RK_OK)
         status = rk_play_plan(cli, simulating.plan, simulating.path, &request, &simulating.play);

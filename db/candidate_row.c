@@ -1,9 +1,37 @@
-/* A judged candidate as a row. */
+/* A plan's head and a judged candidate as rows. */
+#include "base/clock.h"
+#include "base/version.h"
 #include "db/plan_store.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+
+void rk_plan_row_make(const struct rk_plan *plan, struct rk_plan_row *row) {
+    const struct rk_candidate *candidate = &plan->candidate;
+    *row = (struct rk_plan_row){
+        .created_us = (int64_t)(rk_clock_wall() * 1e6),
+        .campaign_id = plan->calibration,
+        .ranks = rk_candidate_world(candidate),
+        .sequence_tokens = candidate->sequence,
+        .global_batch_tokens = candidate->global_batch_tokens,
+        .considered = plan->candidates,
+        .refused = plan->candidates - plan->feasible,
+        .predicted_seconds = plan->seconds,
+        .predicted_low_seconds = plan->low,
+        .predicted_high_seconds = plan->high,
+        .predicted_tokens_per_second =
+            plan->seconds > 0 ? (double)candidate->global_batch_tokens / plan->seconds : (double)NAN,
+        .predicted_peak_bytes = -1,
+    };
+    for (int32_t stage = 0; stage < candidate->pipeline; stage++)
+        if (plan->arena_bytes[stage] > row->predicted_peak_bytes)
+            row->predicted_peak_bytes = plan->arena_bytes[stage];
+    snprintf(row->reckon, sizeof row->reckon, "%s", rk_version());
+    snprintf(row->git_revision, sizeof row->git_revision, "%s", rk_revision());
+    snprintf(row->model, sizeof row->model, "%s", plan->architecture.name);
+    snprintf(row->hardware, sizeof row->hardware, "%s", plan->machine);
+}
 
 static void label_candidate(const struct rk_candidate *candidate, char *label, size_t size) {
     char interleaved[24] = "";

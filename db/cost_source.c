@@ -105,7 +105,7 @@ static struct rk_cost_row combine(const struct entry *entries, size_t count, enu
     rk_statistics_sort(medians, count);
     result.seconds = rk_statistics_median_sorted(medians, count);
     result.process_spread = (medians[count - 1] - medians[0]) / result.seconds;
-    result.low -= widening(level) * result.seconds;
+    result.low = fmax(0, result.low - widening(level) * result.seconds);
     result.high += widening(level) * result.seconds;
     return result;
 }

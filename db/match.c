@@ -188,7 +188,7 @@ static enum rk_status refuse(struct rk_db *db, const struct rk_match_request *re
     if (others > 0) {
         return rk_fail(error, RK_UNCALIBRATED,
                        "%s: no calibration of this machine (%s back end), though %" PRId64
-                       " of other hardware; run `reckon calibrate`, or ask for transferred figures with --transfer",
+                       " of other hardware; run `reckon calibrate`, or plan with --transfer to take those",
                        db->path, request->backend, others);
     }
     return rk_fail(error, RK_UNCALIBRATED, "%s: no calibration of this machine (%s back end); run `reckon calibrate`",

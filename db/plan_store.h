@@ -4,7 +4,7 @@
 #define RK_DB_PLAN_STORE_H
 
 #include "db/calibration.h"
-#include "model/search.h"
+#include "model/plan.h"
 
 struct rk_plan_row {
     int64_t id;
@@ -18,6 +18,9 @@ struct rk_plan_row {
     double predicted_seconds, predicted_low_seconds, predicted_high_seconds, predicted_tokens_per_second;
     int64_t predicted_peak_bytes;
 };
+
+/* The head of a plan made by this program, now; the identifiers are left to the store. */
+void rk_plan_row_make(const struct rk_plan *plan, struct rk_plan_row *row);
 
 struct rk_candidate_row {
     int64_t ordinal;     /* place in the ranking, 0 the best; refused ones after */

@@ -58,3 +58,22 @@ END
     fails 2 "missing.json" "$RECKON" calibrate --quick --force --model missing.json --db c.db --ranks 1
     fails 2 "--micro-batch" "$RECKON" calibrate --quick --force --model small.json --micro-batch -5 --db c.db --ranks 1
 }
+
+@test "another machine's figures price a plan only when asked for, and say so" {
+    small_model
+    calibrate --ranks 2 --global-batch 64
+    # The same figures, as if another machine had measured them.
+    sqlite3 c.db "SELECT 'DROP TRIGGER ' || name || ';' FROM sqlite_master WHERE type = 'trigger'" | sqlite3 c.db
+    sqlite3 c.db "UPDATE campaign SET machine_key = 'another', fingerprint = 'another'"
+    plan=(plan --model small.json --gpus 2 --seq 16 --global-batch 64 --micro-batch 16 --backend cpu --db c.db)
+    fails 4 "--transfer" "$RECKON" "${plan[@]}"
+    run --separate-stderr -0 "$RECKON" "${plan[@]}" --transfer --json --out plan.json
+    [[ $stderr == *"every figure is transferred"* ]]
+    python3 - <<'END'
+import json
+terms = json.load(open("plan.json"))["terms"]
+assert terms and all(term["origin"] == "transferred" for term in terms), terms
+END
+    run --separate-stderr -0 "$RECKON" simulate plan.json --hardware this --transfer --db c.db
+    fails 4 "--transfer" "$RECKON" simulate plan.json --hardware this --db c.db
+}
