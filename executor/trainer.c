@@ -136,10 +136,50 @@ static enum rk_status begin_trace(struct rk_trainer *trainer, struct rk_error *e
     return trainer->backend->event_record(trainer->trace.events[2 * count], trainer->stream[RK_STREAM_COMPUTE], error);
 }
 
-static enum rk_status synchronize(struct rk_trainer *trainer, struct rk_error *error) {
+static enum rk_status count_done(const struct rk_trainer *trainer, size_t *count, struct rk_error *error) {
+    size_t events = trainer->event_first[trainer->program->event_count], found = 0;
+    for (size_t i = 0; i < events; i++) {
+        bool done = false;
+        enum rk_status status = trainer->backend->event_done(trainer->event[i], &done, error);
+        if (status != RK_OK)
+            return status;
+        found += done;
+    }
+    *count = found;
+    return RK_OK;
+}
+
+/* Waits until the stream is empty. The deadline is not that of the whole step, which takes as long as it takes, but of
+ * the time in which no further event comes: then another rank does not come, or the device stands still. */
+static enum rk_status drain(struct rk_trainer *trainer, int64_t step, struct rk_stream *stream,
+                            struct rk_error *error) {
+    enum { LOOKS = 8 }; /* in a deadline */
+    double deadline = trainer->options.deadline_seconds, last_progress = rk_clock_seconds();
+    size_t done = 0, before = 0;
+    for (;;) {
+        enum rk_status status = trainer->backend->stream_synchronize(stream, deadline / LOOKS, error);
+        if (status != RK_ERROR)
+            return status;
+        /* On a device that has failed this fails too, and says why. */
+        status = count_done(trainer, &done, error);
+        if (status != RK_OK)
+            return status;
+        if (done != before)
+            last_progress = rk_clock_seconds();
+        before = done;
+        if (rk_clock_seconds() - last_progress > deadline)
+            return rk_fail(
+                error, RK_RANK_FAILED,
+                "rank %lld: nothing has ended on its device for %g s, in step %lld: another rank does not come, "
+                "or one op takes longer; then raise --deadline",
+                (long long)trainer->job->place.rank, deadline, (long long)step);
+    }
+}
+
+static enum rk_status synchronize(struct rk_trainer *trainer, int64_t step, struct rk_error *error) {
     enum rk_status status = RK_OK;
     for (int i = 0; i < RK_STREAM_COUNT && status == RK_OK; i++)
-        status = trainer->backend->stream_synchronize(trainer->stream[i], trainer->options.deadline_seconds, error);
+        status = drain(trainer, step, trainer->stream[i], error);
     return status;
 }
 
@@ -175,11 +215,11 @@ static enum rk_status read_back(struct rk_trainer *trainer, double sums[RK_SUM_C
 
 /* Before the first update of a dropless step: did any rank drop a route? All ranks stand between the same two
  * collectives. */
-static enum rk_status agree_on_overflow(struct rk_trainer *trainer, struct rk_step_result *result, bool *overflow,
-                                        struct rk_error *error) {
+static enum rk_status agree_on_overflow(struct rk_trainer *trainer, int64_t step, struct rk_step_result *result,
+                                        bool *overflow, struct rk_error *error) {
     int64_t total = 0;
     double sums[RK_SUM_COUNT];
-    enum rk_status status = synchronize(trainer, error);
+    enum rk_status status = synchronize(trainer, step, error);
     if (status == RK_OK)
         status = read_back(trainer, sums, result, error);
     if (status == RK_OK)
@@ -255,7 +295,7 @@ enum rk_status rk_trainer_step(struct rk_trainer *trainer, const struct rk_step_
         for (size_t i = trainer->visit_first[v]; i < trainer->visit_first[v + 1] && status == RK_OK; i++) {
             if (trainer->options.dropless && i == trainer->first_update) {
                 bool overflow = false;
-                status = agree_on_overflow(trainer, &made, &overflow, error);
+                status = agree_on_overflow(trainer, inputs->step, &made, &overflow, error);
                 if (status == RK_OK && overflow) {
                     made.updated = false;
                     *result = made;
@@ -270,7 +310,7 @@ enum rk_status rk_trainer_step(struct rk_trainer *trainer, const struct rk_step_
     made.submission_seconds = rk_clock_seconds() - begin;
 
     if (status == RK_OK)
-        status = synchronize(trainer, error);
+        status = synchronize(trainer, inputs->step, error);
     made.seconds = rk_clock_seconds() - begin;
     if (status == RK_OK)
         status = read_results(trainer, &made, error);

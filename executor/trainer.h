@@ -23,7 +23,7 @@ struct rk_trainer_options {
     const struct rk_transport_table *transport;
     int device;                    /* ordinal */
     const char *spill_folder;      /* of the CPU back end, or NULL */
-    double deadline_seconds;       /* of every wait */
+    double deadline_seconds;       /* of every wait; at a step's end, of the time in which nothing ends on the device */
     int64_t predicted_arena_bytes; /* by the plan for this stage; -1: there is no plan */
     int64_t predicted_host_bytes;
     /* Fills every buffer with 0xFF once nothing reads it any more, and the arena before anything is written. A norm

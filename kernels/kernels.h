@@ -71,7 +71,8 @@ struct rk_backend {
     enum rk_status (*stream_create)(struct rk_device *device, bool high_priority, struct rk_stream **stream,
                                     struct rk_error *error);
     void (*stream_destroy)(struct rk_stream *stream);
-    /* Blocks the host until the stream is empty or the deadline passes (RK_ERROR naming the stream). Counted. */
+    /* Blocks the host until the stream is empty or the deadline passes (RK_ERROR naming the device). RK_RANK_FAILED
+     * when a peer is found gone meanwhile. Counted. */
     enum rk_status (*stream_synchronize)(struct rk_stream *stream, double deadline_seconds, struct rk_error *error);
 
     enum rk_status (*event_create)(struct rk_device *device, bool timed, struct rk_event_handle **event,
@@ -80,6 +81,8 @@ struct rk_backend {
     enum rk_status (*event_record)(struct rk_event_handle *event, struct rk_stream *stream, struct rk_error *error);
     /* An event that was never recorded is complete. */
     enum rk_status (*event_wait)(struct rk_stream *stream, struct rk_event_handle *event, struct rk_error *error);
+    /* Whether the event is complete: all that the stream held when it was last recorded has been done. */
+    enum rk_status (*event_done)(struct rk_event_handle *event, bool *done, struct rk_error *error);
     /* Seconds between two timed events; both must be complete. */
     enum rk_status (*event_elapsed)(struct rk_event_handle *from, struct rk_event_handle *to, double *seconds,
                                     struct rk_error *error);

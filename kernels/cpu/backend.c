@@ -155,6 +155,13 @@ static enum rk_status event_wait(struct rk_stream *stream, struct rk_event_handl
     return RK_OK;
 }
 
+static enum rk_status event_done(struct rk_event_handle *event, bool *done, struct rk_error *error) {
+    (void)event;
+    (void)error;
+    *done = true;
+    return RK_OK;
+}
+
 static enum rk_status event_elapsed(struct rk_event_handle *from, struct rk_event_handle *to, double *seconds,
                                     struct rk_error *error) {
     if (!from->timed || !to->timed || !from->recorded || !to->recorded) {
@@ -213,6 +220,7 @@ const struct rk_backend *rk_backend_cpu(void) {
         .event_destroy = event_destroy,
         .event_record = event_record,
         .event_wait = event_wait,
+        .event_done = event_done,
         .event_elapsed = event_elapsed,
         .copy = copy,
         .fill = fill,

@@ -186,7 +186,7 @@ static enum rk_status stream_synchronize(struct rk_stream *stream, double deadli
                 return status;
         }
         if (now - start > deadline_seconds)
-            return rk_fail(error, RK_RANK_FAILED, "waiting for the GPU: a stream is not done after %.0f s",
+            return rk_fail(error, RK_ERROR, "waiting for GPU %d: a stream is not done after %g s", device->ordinal,
                            deadline_seconds);
         struct timespec pause = {0, POLL_NANOSECONDS};
         nanosleep(&pause, NULL);
@@ -224,6 +224,14 @@ static enum rk_status event_record(struct rk_event_handle *event, struct rk_stre
 static enum rk_status event_wait(struct rk_stream *stream, struct rk_event_handle *event, struct rk_error *error) {
     if (event->recorded)
         RK_CUDA_TRY(cudaStreamWaitEvent(stream->handle, event->handle, 0), "waiting for an event");
+    return RK_OK;
+}
+
+static enum rk_status event_done(struct rk_event_handle *event, bool *done, struct rk_error *error) {
+    cudaError_t result = event->recorded ? cudaEventQuery(event->handle) : cudaSuccess;
+    if (result != cudaSuccess && result != cudaErrorNotReady)
+        return rk_cuda_status(result, "asking for an event", error);
+    *done = result == cudaSuccess;
     return RK_OK;
 }
 
@@ -311,6 +319,7 @@ static struct rk_backend make_backend(void) {
     backend.event_destroy = event_destroy;
     backend.event_record = event_record;
     backend.event_wait = event_wait;
+    backend.event_done = event_done;
     backend.event_elapsed = event_elapsed;
     backend.copy = copy;
     backend.fill = fill;

@@ -1,11 +1,13 @@
 /* The training step under every layout: the mathematics does not change, and nothing of it depends on chance. */
 #include "training_case.h"
 
+#include "base/clock.h"
 #include "tests/test.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -79,6 +81,54 @@ static void traced_steps_add_up(void **state) {
     outcome_free(outcome);
 }
 
+/* A back end whose streams take a while to run empty, and whose events come one after another meanwhile or never. */
+static const double STEP_SECONDS = 1.2, SHORT_DEADLINE = 0.4;
+static bool stands_still;
+static double emptying_since; /* of this process's streams; 0: nothing is under way */
+static uintptr_t asked;       /* events since they were last counted from the first */
+
+static enum rk_status slow_synchronize(struct rk_stream *stream, double deadline_seconds, struct rk_error *error) {
+    struct timespec pause = {.tv_nsec = (long)(deadline_seconds * 1e9)};
+    (void)stream;
+    asked = 0;
+    if (emptying_since == 0)
+        emptying_since = rk_clock_seconds();
+    if (!stands_still && rk_clock_seconds() - emptying_since > STEP_SECONDS)
+        return RK_OK;
+    if (deadline_seconds > SHORT_DEADLINE / 2)
+        return RK_OK; /* a copy outside a step */
+    nanosleep(&pause, NULL);
+    return rk_fail(error, RK_ERROR, "not yet");
+}
+
+/* One event more in each tenth of the time. */
+static enum rk_status slow_done(struct rk_event_handle *event, bool *done, struct rk_error *error) {
+    (void)event;
+    (void)error;
+    *done = !stands_still && (double)asked++ < 10 * (rk_clock_seconds() - emptying_since) / STEP_SECONDS;
+    return RK_OK;
+}
+
+/* The deadline is of a standstill, not of the step: a step may take several times as long. */
+static void long_steps_are_no_lost_ranks(void **state) {
+    (void)state;
+    struct training_outcome *outcome = outcome_make();
+    struct rk_backend slow = *rk_backend_cpu();
+    struct training_case test = {.model = model_olmoe, .backend = &slow, .deadline = SHORT_DEADLINE};
+    slow.stream_synchronize = slow_synchronize;
+    slow.event_done = slow_done;
+    stands_still = false;
+    case_run_well(&test, outcome);
+    assert_true(outcome->step[0].seconds >= STEP_SECONDS);
+    stands_still = true;
+    case_run(&test, outcome);
+    assert_int_equal(outcome->status[0], RK_RANK_FAILED);
+    assert_non_null(strstr(outcome->message[0], "rank 0"));
+    assert_non_null(strstr(outcome->message[0], "step 0"));
+    assert_non_null(strstr(outcome->message[0], "--deadline"));
+    outcome_free(outcome);
+}
+
 static int set_up(void **state) {
     (void)state;
     folder_make(folder);
@@ -96,6 +146,7 @@ int main(void) {
         cmocka_unit_test(one_rank_learns),
         cmocka_unit_test(a_diverged_run_stops),
         cmocka_unit_test(traced_steps_add_up),
+        cmocka_unit_test(long_steps_are_no_lost_ranks),
     };
     return cmocka_run_group_tests_name("training", tests, set_up, tear_down);
 }

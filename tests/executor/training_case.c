@@ -141,7 +141,7 @@ static void case_options(const struct training_case *test, int64_t rank, double 
         .save_weights = test->initial,
         .save_final = test->final,
         .dump_gradients = test->gradients,
-        .trainer = {.backend = ranks_backend(),
+        .trainer = {.backend = test->backend != NULL ? test->backend : ranks_backend(),
                     .transport = ranks_transport(),
                     .device = ranks_on_gpus() ? (int)rank : 0,
                     .deadline_seconds = deadline,

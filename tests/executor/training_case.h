@@ -14,6 +14,7 @@ extern const char *const model_glm4;  /* sigmoid scores with bias, a shared expe
 
 struct training_case {
     const char *model;
+    const struct rk_backend *backend;                             /* NULL: the one under test */
     int pipeline, virtual_stages, expert_parallel, data_parallel; /* 0 counts as 1 */
     int64_t tokens, sequence, global_batch;                       /* 0: 32, 16, 256 */
     enum rk_recompute recompute;
