@@ -26,12 +26,7 @@ static enum rk_status read_gpus(const struct rk_backend *backend, int count, str
                                 struct rk_device_facts *facts, struct rk_error *error)
 {
     for (int i = 0; i < count; i++) {
-        struct rk_device *device = NULL;
-        enum rk_status status = backend->device_open(i, NULL, &device, error);
-        if (status == RK_OK)
-            status = backend->device_facts(device, facts, error);
-        if (device)
-            backend->device_close(device);
+        enum rk_status status = backend->device_describe(i, facts, error);
         if (status != RK_OK)
             return status;
         struct rk_gpu_row *gpu = &identity->gpus[i];
@@ -68,12 +63,7 @@ enum rk_status rk_identity_read(const struct rk_backend *backend, const char *ve
     snprintf(software->reckon, sizeof software->reckon, "%s %s", version, git_revision);
     snprintf(software->compiler, sizeof software->compiler, "%.60s", __VERSION__);
     if (backend->kind == RK_BACKEND_CPU) {
-        struct rk_device *device = NULL;
-        status = backend->device_open(0, NULL, &device, error);
-        if (status != RK_OK)
-            return status;
-        status = backend->device_facts(device, &facts, error);
-        backend->device_close(device);
+        status = backend->device_describe(0, &facts, error);
         if (status != RK_OK)
             return status;
         snprintf(software->blas, sizeof software->blas, "%.60s", facts.libraries);

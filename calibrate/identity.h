@@ -14,9 +14,9 @@ struct rk_identity {
     char machine_key[RK_MACHINE_KEY_SIZE], fingerprint[RK_MACHINE_KEY_SIZE];
 };
 
-/* Reads processors, memory, kernel and library versions of this host, and its GPUs when backend is CUDA. Cores are those that
- * this process may use (affinity and control-group quota). version, git_revision: of this program. RK_HARDWARE_UNFIT when
- * the back end has no device. */
+/* Reads processors, memory, kernel and library versions of this host, and its GPUs when backend is CUDA. Cores are
+ * those that this process may use (affinity and control-group quota). No GPU is opened: every rank of a host asks.
+ * version, git_revision: of this program. RK_HARDWARE_UNFIT when the back end has no device. */
 enum rk_status rk_identity_read(const struct rk_backend *backend, const char *version, const char *git_revision,
                                 struct rk_identity *identity, struct rk_error *error);
 

@@ -34,7 +34,8 @@ struct rk_device_facts {
     char name[96];
     char uuid[48];              /* empty where there is none */
     int64_t memory_bytes;       /* of the device */
-    int64_t used_bytes;         /* by this process as the driver sees it; 0 where unknown */
+    int64_t
+        used_bytes; /* on a GPU by all processes, as its driver sees it; on a CPU resident, by this one; 0: unknown */
     int32_t multiprocessors;    /* 1 for a CPU rank */
     int64_t l2_bytes;
     char driver[32], runtime[32], libraries[160];
@@ -59,6 +60,8 @@ struct rk_backend {
                                   struct rk_error *error);
     void (*device_close)(struct rk_device *device);
     enum rk_status (*device_facts)(struct rk_device *device, struct rk_device_facts *facts, struct rk_error *error);
+    /* The same without used_bytes, and without opening the device: a process takes memory on each GPU that it opens. */
+    enum rk_status (*device_describe)(int ordinal, struct rk_device_facts *facts, struct rk_error *error);
 
     /* Device memory, 256-byte aligned, contents undefined. */
     enum rk_status (*memory_allocate)(struct rk_device *device, int64_t bytes, void **address, struct rk_error *error);

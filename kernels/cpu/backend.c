@@ -98,6 +98,13 @@ static enum rk_status device_facts(struct rk_device *device, struct rk_device_fa
     return RK_OK;
 }
 
+static enum rk_status device_describe(int ordinal, struct rk_device_facts *facts, struct rk_error *error) {
+    (void)ordinal;
+    enum rk_status status = device_facts(NULL, facts, error);
+    facts->used_bytes = 0;
+    return status;
+}
+
 static enum rk_status stream_create(struct rk_device *device, bool high_priority, struct rk_stream **stream,
                                     struct rk_error *error) {
     (void)high_priority; /* calls run at once: there is nothing to come before */
@@ -209,6 +216,7 @@ const struct rk_backend *rk_backend_cpu(void) {
         .device_open = device_open,
         .device_close = device_close,
         .device_facts = device_facts,
+        .device_describe = device_describe,
         .memory_allocate = rk_cpu_memory_allocate,
         .memory_free = rk_cpu_memory_free,
         .host_allocate = rk_cpu_host_allocate,

@@ -70,21 +70,18 @@ static void device_close(struct rk_device *device) {
     free(device);
 }
 
-static enum rk_status device_facts(struct rk_device *device, struct rk_device_facts *facts, struct rk_error *error) {
-    size_t unused = 0, total = 0;
+static enum rk_status describe(const cudaDeviceProp *properties, struct rk_device_facts *facts,
+                               struct rk_error *error) {
     int driver = 0, runtime = 0;
-    RK_CUDA_TRY(cudaMemGetInfo(&unused, &total), "reading the GPU's memory");
     RK_CUDA_TRY(cudaDriverGetVersion(&driver), "reading the driver's version");
     RK_CUDA_TRY(cudaRuntimeGetVersion(&runtime), "reading the runtime's version");
     struct rk_device_facts read = {};
-    const cudaDeviceProp *properties = &device->properties;
     snprintf(read.name, sizeof read.name, "%.95s", properties->name);
     const unsigned char *id = (const unsigned char *)properties->uuid.bytes;
     snprintf(read.uuid, sizeof read.uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
              id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7], id[8], id[9], id[10], id[11], id[12], id[13],
              id[14], id[15]);
-    read.memory_bytes = (int64_t)total;
-    read.used_bytes = (int64_t)(total - unused);
+    read.memory_bytes = (int64_t)properties->totalGlobalMem;
     read.multiprocessors = properties->multiProcessorCount;
     read.l2_bytes = properties->l2CacheSize;
     snprintf(read.driver, sizeof read.driver, "%d.%d", driver / 1000, driver % 1000 / 10);
@@ -92,6 +89,22 @@ static enum rk_status device_facts(struct rk_device *device, struct rk_device_fa
     snprintf(read.libraries, sizeof read.libraries, "cuBLASLt %zu", cublasLtGetVersion());
     *facts = read;
     return RK_OK;
+}
+
+static enum rk_status device_facts(struct rk_device *device, struct rk_device_facts *facts, struct rk_error *error) {
+    size_t unused = 0, total = 0;
+    RK_CUDA_TRY(cudaMemGetInfo(&unused, &total), "reading the GPU's memory");
+    enum rk_status status = describe(&device->properties, facts, error);
+    if (status == RK_OK)
+        facts->used_bytes = (int64_t)(total - unused);
+    return status;
+}
+
+static enum rk_status device_describe(int ordinal, struct rk_device_facts *facts, struct rk_error *error) {
+    cudaDeviceProp properties;
+    prepare_environment();
+    RK_CUDA_TRY(cudaGetDeviceProperties(&properties, ordinal), "reading the GPU's properties");
+    return describe(&properties, facts, error);
 }
 
 static enum rk_status memory_allocate(struct rk_device *device, int64_t bytes, void **address, struct rk_error *error) {
@@ -308,6 +321,7 @@ static struct rk_backend make_backend(void) {
     backend.device_open = device_open;
     backend.device_close = device_close;
     backend.device_facts = device_facts;
+    backend.device_describe = device_describe;
     backend.memory_allocate = memory_allocate;
     backend.memory_free = memory_free;
     backend.host_allocate = host_allocate;
