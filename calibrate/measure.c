@@ -40,23 +40,6 @@ static int64_t operand_bytes(const struct rk_op_shape *shape)
     return bytes;
 }
 
-/* Stream on which the program runs a transport op of this group. */
-static enum rk_stream_kind stream_of(const struct rk_op_shape *shape)
-{
-    switch (shape->kind) {
-    case RK_OP_COUNT_EXCHANGE:
-    case RK_OP_DISPATCH:
-    case RK_OP_COMBINE:
-        return RK_STREAM_EXCHANGE;
-    case RK_OP_SEND:
-        return shape->group == RK_GROUP_PIPELINE_NEXT ? RK_STREAM_SEND_FORWARD : RK_STREAM_SEND_BACKWARD;
-    case RK_OP_RECEIVE:
-        return shape->group == RK_GROUP_PIPELINE_PREVIOUS ? RK_STREAM_RECEIVE_FORWARD : RK_STREAM_RECEIVE_BACKWARD;
-    default:
-        return rk_op_executor(shape->kind) == RK_BY_TRANSPORT ? RK_STREAM_REDUCTION : RK_STREAM_COMPUTE;
-    }
-}
-
 /* The place of a rank among those that could run a stage transfer: its number among the senders or receivers of that
  * direction. Both ends of a message have the same. */
 static int64_t transfer_ordinal(const struct rk_measurer *measurer, const struct rk_op_shape *shape)
@@ -91,7 +74,7 @@ static enum rk_status run_call(struct timing *timing, const struct rk_op_call *c
     const struct rk_measurer *measurer = timing->measurer;
     switch (rk_op_executor(call->shape->kind)) {
     case RK_BY_TRANSPORT:
-        return measurer->transport_table->run(measurer->transport, measurer->stream, call, stream_of(call->shape),
+        return measurer->transport_table->run(measurer->transport, measurer->stream, call, rk_op_stream(call->shape),
                                               &timing->position, error);
     case RK_BY_COPY:
         return measurer->backend->copy(measurer->stream, call->operand[1], call->operand[0], call->shape->dim[0],

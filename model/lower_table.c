@@ -173,25 +173,27 @@ void rk_lower_segment_end(struct rk_lowering *lowering) {
     add_reference(lowering, first->wait, RK_OP_WAITS, lowering->tail, 0);
 }
 
-static enum rk_stream_kind stream_of(enum rk_op_kind kind) {
-    switch (rk_op_family(kind)) {
-    case RK_OP_FAMILY_EXPERT_EXCHANGE:
-        return RK_STREAM_EXCHANGE;
-    case RK_OP_FAMILY_COLLECTIVE:
-        return RK_STREAM_REDUCTION;
-    case RK_OP_FAMILY_OFFLOAD:
-        return kind == RK_OP_COPY_D2H ? RK_STREAM_D2H : RK_STREAM_H2D;
-    default:
-        return RK_STREAM_COMPUTE;
-    }
-}
-
 /* The stream of a stage transfer follows from the peer: what goes to the next stage or comes from the previous one is
  * an activation, the rest gradients. */
 static enum rk_stream_kind transfer_stream(enum rk_op_kind kind, enum rk_group_kind peer) {
     if (kind == RK_OP_SEND)
         return peer == RK_GROUP_PIPELINE_NEXT ? RK_STREAM_SEND_FORWARD : RK_STREAM_SEND_BACKWARD;
     return peer == RK_GROUP_PIPELINE_PREVIOUS ? RK_STREAM_RECEIVE_FORWARD : RK_STREAM_RECEIVE_BACKWARD;
+}
+
+enum rk_stream_kind rk_op_stream(const struct rk_op_shape *shape) {
+    switch (rk_op_family(shape->kind)) {
+    case RK_OP_FAMILY_EXPERT_EXCHANGE:
+        return RK_STREAM_EXCHANGE;
+    case RK_OP_FAMILY_COLLECTIVE:
+        return RK_STREAM_REDUCTION;
+    case RK_OP_FAMILY_PIPELINE:
+        return transfer_stream(shape->kind, shape->group);
+    case RK_OP_FAMILY_OFFLOAD:
+        return shape->kind == RK_OP_COPY_D2H ? RK_STREAM_D2H : RK_STREAM_H2D;
+    default:
+        return RK_STREAM_COMPUTE;
+    }
 }
 
 void rk_lower_op(struct rk_lowering *lowering, enum rk_op_kind kind, const struct rk_op_shape *shape) {
@@ -204,8 +206,7 @@ void rk_lower_op(struct rk_lowering *lowering, enum rk_op_kind kind, const struc
     op->shape.kind = kind;
     op->shape.type = program->type;
     op->phase = lowering->phase;
-    bool transfer = kind == RK_OP_SEND || kind == RK_OP_RECEIVE;
-    op->stream = transfer ? transfer_stream(kind, shape->group) : stream_of(kind);
+    op->stream = rk_op_stream(&op->shape);
     for (int i = 0; i < RK_OP_OPERANDS; i++)
         op->operand[i] = rk_absent();
     for (int i = 0; i < RK_OP_WAITS; i++)

@@ -96,6 +96,9 @@ struct rk_op {
     struct rk_event_reference record[RK_OP_RECORDS];
 };
 
+/* The stream that an op of this shape runs on: it follows from the kind, and for stage transfers from the peer. */
+enum rk_stream_kind rk_op_stream(const struct rk_op_shape *shape);
+
 /* An event has instances as a buffer of that scope has (STEP, SLOT, LAYER_SLOT and the rings are used). */
 struct rk_event {
     char name[32];
