@@ -84,7 +84,7 @@ static bool add_op(struct case_collector *collector, const struct rk_program *pr
     const struct rk_case_request *request = collector->request;
     bool transport = rk_op_executor(op->shape.kind) == RK_BY_TRANSPORT;
     struct rk_calibration_case item = {.shape = op->shape, .layout = transport ? layout : -1};
-    rk_cost_place_of(program, request->machine, op, routed_rows, INT32_MAX / 2, &item.place);
+    rk_cost_place_of(program, request->machine, op, routed_rows, RK_BUSY_ALL, &item.place);
     if (rk_op_executor(op->shape.kind) == RK_BY_COPY) {
         /* Ranks of a host share the link: what counts is what one gets while all copy. */
         struct rk_calibration_case all = item;

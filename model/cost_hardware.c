@@ -310,7 +310,7 @@ static enum rk_status keep_shapes(struct rk_cost_hardware *costs, const struct r
         const struct rk_segment *segment = &program->segments[segments[d]];
         for (size_t i = segment->first_op; i < segment->first_op + segment->op_count; i++) {
             struct rk_cost_place place;
-            rk_cost_place_of(program, &costs->machine, &program->ops[i], routed_rows, INT32_MAX / 2, &place);
+            rk_cost_place_of(program, &costs->machine, &program->ops[i], routed_rows, RK_BUSY_ALL, &place);
             rk_cost_shape_of(&program->ops[i].shape, &place, &costs->published[costs->published_count++]);
         }
     }
@@ -333,7 +333,7 @@ static enum rk_status fit_factors(struct rk_cost_hardware *costs, const struct r
         for (size_t i = segment->first_op; status == RK_OK && i < segment->first_op + segment->op_count; i++) {
             struct rk_cost_place place;
             struct rk_cost cost = {0};
-            rk_cost_place_of(program, &costs->machine, &program->ops[i], routed_rows, INT32_MAX / 2, &place);
+            rk_cost_place_of(program, &costs->machine, &program->ops[i], routed_rows, RK_BUSY_ALL, &place);
             status = roofline(costs, &program->ops[i].shape, &place, &cost, error);
             seconds[i] = cost.seconds;
         }

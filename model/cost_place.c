@@ -1,6 +1,7 @@
 #include "model/cost_place.h"
 
-int64_t rk_cost_group_size(const struct rk_candidate *candidate, enum rk_group_kind group) {
+/* Ranks of a group of the candidate; 1 for RK_GROUP_NONE. */
+static int64_t group_size(const struct rk_candidate *candidate, enum rk_group_kind group) {
     switch (group) {
     case RK_GROUP_EXPERT_PARALLEL:
         return candidate->expert_parallel;
@@ -26,8 +27,11 @@ static bool other_host(int64_t left, int64_t right, int64_t devices) {
     return left / devices != right / devices;
 }
 
-bool rk_cost_group_crosses(const struct rk_candidate *candidate, const struct rk_machine *machine, int32_t stage,
-                           enum rk_group_kind group) {
+/* Whether any rank of the stage has a peer of the group on another host. World ranks fill hosts in order,
+ * devices_per_host on each; the tier follows from that placement, not from the size of the group. False on machines
+ * with shared devices, which are one host. */
+static bool group_crosses(const struct rk_candidate *candidate, const struct rk_machine *machine, int32_t stage,
+                          enum rk_group_kind group) {
     int64_t devices = machine->devices_per_host;
     int64_t ranks = candidate->data_parallel, width = candidate->expert_parallel;
     int64_t world = (int64_t)candidate->pipeline * ranks;
@@ -97,17 +101,20 @@ static int offsets_operand(enum rk_op_kind kind) {
 void rk_cost_place_of(const struct rk_program *program, const struct rk_machine *machine, const struct rk_op *op,
                       int64_t routed_rows, int32_t busy, struct rk_cost_place *place) {
     const struct rk_candidate *candidate = &program->candidate;
-    int64_t group = rk_cost_group_size(candidate, op->shape.group);
+    int64_t group = group_size(candidate, op->shape.group);
     int64_t world = (int64_t)candidate->pipeline * candidate->data_parallel;
     int64_t most = world < machine->devices_per_host ? world : machine->devices_per_host;
     /* The CPU transport buffers: the two ends of a transfer copy one after the other, so only one of them is busy. */
     bool one_end = machine->backend == RK_BACKEND_CPU && rk_op_family(op->shape.kind) == RK_OP_FAMILY_PIPELINE;
     int64_t own = one_end ? 1 : group;
+    /* Of a group that spans hosts only the ranks of one are busy on it; ranks that share devices may outnumber them. */
+    if (!machine->shared_devices && machine->devices_per_host > 0 && own > most)
+        own = most;
     int64_t concurrent = own + busy;
     if (concurrent > most)
         concurrent = most > own ? most : own;
     place->group_size = (int32_t)group;
-    place->crosses_hosts = rk_cost_group_crosses(candidate, machine, program->stage, op->shape.group);
+    place->crosses_hosts = group_crosses(candidate, machine, program->stage, op->shape.group);
     place->concurrent = (int32_t)concurrent;
     place->row_share = 1;
     int operand = offsets_operand(op->shape.kind);

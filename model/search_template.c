@@ -74,7 +74,7 @@ static enum rk_status price_op(struct rk_searching *searching, const struct rk_p
                                int64_t routed_rows, struct rk_cost *cost, char *missing, size_t missing_size) {
     struct rk_cost_place place;
     struct rk_error refused = {0};
-    rk_cost_place_of(program, searching->request->machine, op, routed_rows, INT32_MAX / 2, &place);
+    rk_cost_place_of(program, searching->request->machine, op, routed_rows, RK_BUSY_ALL, &place);
     enum rk_status status = searching->costs.price(searching->costs.context, &op->shape, &place, cost, &refused);
     if (status == RK_UNCALIBRATED) {
         if (missing[0] == '\0')

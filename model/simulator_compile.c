@@ -37,7 +37,7 @@ static enum rk_status price_op(const struct rk_played *played, const struct rk_p
                                int64_t routed_rows, const struct rk_cost_source *costs, struct rk_played_op *made,
                                struct rk_cost *cost, struct rk_error *error) {
     struct rk_cost_place place;
-    rk_cost_place_of(program, played->machine, op, routed_rows, INT32_MAX / 2, &place);
+    rk_cost_place_of(program, played->machine, op, routed_rows, RK_BUSY_ALL, &place);
     enum rk_status status = costs->price(costs->context, &op->shape, &place, cost, error);
     if (status != RK_OK)
         return status;

@@ -128,7 +128,7 @@ static double block_seconds(struct rk_cost_hardware *costs, const struct rk_mach
         const struct rk_segment *segment = &program->segments[visit->segment];
         for (size_t i = segment->first_op; i < segment->first_op + segment->op_count; i++) {
             struct rk_cost_place place;
-            rk_cost_place_of(program, machine, &program->ops[i], rk_cost_routed_rows(program), INT32_MAX / 2, &place);
+            rk_cost_place_of(program, machine, &program->ops[i], rk_cost_routed_rows(program), RK_BUSY_ALL, &place);
             struct rk_cost cost = price_of(costs, &program->ops[i].shape, &place);
             assert_int_equal(cost.origin, RK_ORIGIN_PUBLISHED);
             seconds[i] = cost.seconds;
@@ -178,6 +178,54 @@ static void test_published_block(void **state) {
     rk_cost_hardware_free(costs);
 }
 
+/* Sixteen ranks on hosts of eight: a group of all crosses hosts and keeps eight ranks of each busy; on shared devices
+ * ranks outnumber devices. */
+static void test_places(void **state) {
+    (void)state;
+    struct rk_architecture architecture;
+    struct rk_error error = {0};
+    if (rk_architecture_read_file("examples/models/olmoe-cpu-tiny.json", &architecture, NULL, &error) != RK_OK)
+        fail_msg("%s", error.text);
+    struct rk_candidate candidate = {.pipeline = 1,
+                                     .virtual_stages = 1,
+                                     .expert_parallel = 8,
+                                     .data_parallel = 16,
+                                     .micro_batch_tokens = 128,
+                                     .sequence = 128,
+                                     .global_batch_tokens = 2048,
+                                     .type = RK_F32,
+                                     .backend = RK_BACKEND_CUDA,
+                                     .capacity_factor = 1};
+    rk_candidate_defaults(&candidate);
+    rk_candidate_even_chunks(&architecture, &candidate);
+    struct rk_program *program = NULL;
+    if (rk_program_lower(&architecture, &candidate, 0, &program, &error) != RK_OK)
+        fail_msg("%s", error.text);
+    struct rk_machine hosts = {.backend = RK_BACKEND_CUDA, .devices_per_host = 8}, shared = hosts;
+    shared.shared_devices = true;
+    size_t data = 0, experts = 0;
+    for (size_t i = 0; i < program->op_count; i++) {
+        const struct rk_op *op = &program->ops[i];
+        struct rk_cost_place place;
+        for (int32_t busy = 0; busy <= 1; busy++) {
+            rk_cost_place_of(program, &hosts, op, 0, busy == 0 ? 0 : RK_BUSY_ALL, &place);
+            if (op->shape.group == RK_GROUP_DATA || op->shape.group == RK_GROUP_EXPERT_PARALLEL)
+                assert_int_equal(place.concurrent, 8);
+            assert_int_equal(place.crosses_hosts, op->shape.group == RK_GROUP_DATA ||
+                                                      op->shape.group == RK_GROUP_EXPERT_REPLICA ||
+                                                      op->shape.group == RK_GROUP_WORLD);
+        }
+        data += op->shape.group == RK_GROUP_DATA;
+        experts += op->shape.group == RK_GROUP_EXPERT_PARALLEL;
+        rk_cost_place_of(program, &shared, op, 0, 0, &place);
+        if (op->shape.group == RK_GROUP_DATA)
+            assert_int_equal(place.concurrent, 16);
+        assert_false(place.crosses_hosts);
+    }
+    assert_true(data > 0 && experts > 0);
+    rk_program_free(program);
+}
+
 /* A profile's times for four ranks say nothing about a model whose experts four ranks cannot share, nor forbid it. */
 static void test_published_for_others(void **state) {
     (void)state;
@@ -203,6 +251,7 @@ int main(void) {
         cmocka_unit_test(test_missing_figures),
         cmocka_unit_test(test_published_block),
         cmocka_unit_test(test_published_for_others),
+        cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

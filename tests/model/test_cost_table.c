@@ -207,6 +207,7 @@ static void test_refusals(void **state) {
     asked.place.crosses_hosts = true;
     assert_int_equal(source.price(source.context, &asked.shape, &asked.place, &cost, &error), RK_UNCALIBRATED);
     assert_non_null(strstr(error.text, "between hosts"));
+    assert_non_null(strstr(error.text, "`reckon calibrate` under a launcher on all of them"));
     /* Other flags stand in, wider and marked. */
     asked = row;
     asked.shape.flags = RK_OP_FLAG_F32_OUTPUT;
