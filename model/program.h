@@ -126,7 +126,8 @@ struct rk_visit {
 struct rk_tensor {
     char name[64];    /* "embed", "norm", "head", "blocks.3.attn.{norm,wqkv,wo,q_norm,k_norm}",
                          "blocks.3.moe.{norm,wr,w13,w2,bias}", "blocks.3.shared.{w13,w2}",
-                         "blocks.3.mlp.{norm,w13,w2}" */
+                         "blocks.3.mlp.{norm,w13,w2}"; of models that are planned, not run, also "embed_norm" and the
+                         other rows of RK_PARAMETER_TABLE (model/lower.h) */
     int32_t layer;    /* or -1 */
     bool expert;      /* spread over the EP-MP group along dimension 0 (shape holds the local number) */
     bool decayed;     /* takes weight decay (matrices, not gains) */

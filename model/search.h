@@ -81,7 +81,6 @@ struct rk_search_result {
     size_t kept;
     size_t count, feasible;          /* of all candidates judged */
     size_t refused[RK_REFUSAL_COUNT];
-    double seconds_spent_per_candidate; /* 0: model/ has no clock; the caller fills it */
 };
 
 /* RK_INFEASIBLE when nothing fits: the result still holds every refusal, and the error names the nearest candidate, its

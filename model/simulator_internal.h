@@ -66,7 +66,7 @@ int32_t rk_played_channel_size(const struct rk_played *played, int32_t channel);
 /* "stage 2, micro-batch 3, layer 7, segment 'receive activations': receive on stream pipeline_forward" */
 void rk_played_describe(const struct rk_played *played, int32_t stage, size_t visit, size_t op, char *buffer,
                         size_t size);
-/* Whom an op that stands in its channel waits for: "stage 1's send", "stages 0, 3". arrived: how many are there. */
+/* Whom an op that stands in its channel waits for: "the send of stage 1", "the same op of all 4 stages". */
 void rk_played_describe_peers(const struct rk_played *played, int32_t stage, const struct rk_played_op *op,
                               char *buffer, size_t size);
 
