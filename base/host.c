@@ -214,6 +214,31 @@ void rk_host_read(const char *root, struct rk_host_facts *facts) {
     read_line(root, "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", facts->governor, sizeof facts->governor);
 }
 
+void rk_host_processor_list(char *text, size_t size) {
+    cpu_set_t allowed;
+    size_t used = 0;
+    text[0] = '\0';
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return;
+    for (size_t first = 0, last = 0; first < CPU_SETSIZE; first = last + 1) {
+        last = first;
+        if (!CPU_ISSET(first, &allowed))
+            continue;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &allowed))
+            last++;
+        char range[48];
+        const char *comma = used > 0 ? "," : "";
+        int length = last > first ? snprintf(range, sizeof range, "%s%zu-%zu", comma, first, last)
+                                  : snprintf(range, sizeof range, "%s%zu", comma, first);
+        if (used + (size_t)length + sizeof "..." > size) {
+            snprintf(text + used, size - used, "...");
+            return;
+        }
+        memcpy(text + used, range, (size_t)length + 1);
+        used += (size_t)length;
+    }
+}
+
 int64_t rk_host_usable_processors(const struct rk_host_facts *facts) {
     int64_t usable = facts->allowed_threads > 0 ? facts->allowed_threads : 1;
     if (!isnan(facts->quota) && facts->quota < (double)usable)

@@ -31,6 +31,10 @@ struct rk_host_facts {
 
 void rk_host_read(const char *root, struct rk_host_facts *facts);
 
+/* Numbers of the processors that this process may run on: "0-7,16". Cut after a whole range, with "...", when it does
+ * not fit; empty when the system does not say. */
+void rk_host_processor_list(char *text, size_t size);
+
 /* Processors that this process can keep busy: the smaller of affinity and quota, at least 1, rounded down. */
 int64_t rk_host_usable_processors(const struct rk_host_facts *facts);
 /* Memory that this process may use in all: physical, or the control group's limit when that is smaller. */

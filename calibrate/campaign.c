@@ -4,6 +4,7 @@
 #include "base/statistics.h"
 #include "calibrate/figures.h"
 #include "calibrate/holdout.h"
+#include "calibrate/provenance.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,6 +27,8 @@ static const struct mode_row mode_rows[RK_CALIBRATION_MODE_COUNT] = {
 static const double target_relative = 0.01, batch_seconds = 1e-3;
 /* Allocating, filling and checking a case's operands, beside its samples. */
 static const double overhead_per_case = 0.02;
+/* Between two looks at the devices' clocks, power and temperature. */
+static const double telemetry_seconds = 10;
 
 const char *rk_calibration_mode_name(enum rk_calibration_mode mode)
 {
@@ -52,7 +55,7 @@ struct campaign {
     bool *done;      /* one for each case; equal on all ranks */
     struct rk_measurer measurer;
     size_t measured, skipped, wrong, planned;
-    double begin;
+    double begin, next_telemetry;
 };
 
 static int64_t now_us(void)
@@ -199,6 +202,15 @@ static enum rk_status measure_one(struct campaign *campaign, size_t index, enum 
     return is_first(campaign) ? store_result(campaign, item, mode, &result, started, error) : RK_OK;
 }
 
+/* Between two cases, when nothing is timed. */
+static enum rk_status sample_devices(struct campaign *campaign, struct rk_error *error)
+{
+    if (!is_first(campaign) || rk_clock_seconds() < campaign->next_telemetry)
+        return RK_OK;
+    campaign->next_telemetry = rk_clock_seconds() + telemetry_seconds;
+    return rk_provenance_sample(campaign->job, campaign->db, campaign->id, error);
+}
+
 /* Cases [first, end) with one transport (or none). */
 static enum rk_status measure_range(struct campaign *campaign, size_t first, size_t end, bool *interrupted,
                                     struct rk_error *error)
@@ -215,6 +227,8 @@ static enum rk_status measure_range(struct campaign *campaign, size_t first, siz
             status = measure_one(campaign, i, RK_MEASURE_ISOLATED, interrupted, error);
         if (status == RK_OK && !*interrupted)
             campaign->measured++;
+        if (status == RK_OK)
+            status = sample_devices(campaign, error);
         if (is_first(campaign))
             rk_log_progress(campaign->request->log, "calibrating", (double)campaign->measured,
                             (double)campaign->planned, rk_clock_seconds() - campaign->begin);
@@ -332,6 +346,8 @@ static enum rk_status begin(struct campaign *campaign, struct rk_error *error)
             return status;
     }
     status = share_done(campaign, error);
+    if (status == RK_OK)
+        status = rk_provenance_ranks(campaign->job, campaign->db, campaign->id, campaign->request->process, error);
     return status == RK_OK ? open_measurer(campaign, error) : status;
 }
 

@@ -64,6 +64,9 @@ struct rk_campaign_rank_row {
     int64_t numa_node;
     double clock_hz, power_watts;
 };
+/* How many ranks of that set of processes have a row. */
+enum rk_status rk_campaign_count_ranks(struct rk_db *db, int64_t campaign_id, int64_t process, int64_t *count,
+                                       struct rk_error *error);
 enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_rank_row *row, struct rk_error *error);
 
 /* What was timed: all that the time depends on. Rows are shared by campaigns. */

@@ -229,6 +229,19 @@ enum rk_status rk_campaign_unfinished(struct rk_db *db, const char *fingerprint,
     return rk_query_find(&query, id, error);
 }
 
+enum rk_status rk_campaign_count_ranks(struct rk_db *db, int64_t campaign_id, int64_t process, int64_t *count,
+                                       struct rk_error *error) {
+    static const char sql[] = "SELECT count(*) FROM campaign_rank WHERE campaign_id = ? AND process = ?";
+    struct rk_query query;
+    enum rk_status status = rk_query_open(db, sql, "counting the ranks of a campaign", &query, error);
+    if (status != RK_OK) {
+        return status;
+    }
+    rk_bind_integer(&query, campaign_id);
+    rk_bind_integer(&query, process);
+    return rk_query_find(&query, count, error);
+}
+
 enum rk_status rk_campaign_add_rank(struct rk_db *db, const struct rk_campaign_rank_row *row, struct rk_error *error) {
     static const char sql[] = "INSERT INTO campaign_rank (campaign_id, process, rank, host_id, device, cpu_list,"
                               " numa_node, clock_hz, power_watts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";

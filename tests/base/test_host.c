@@ -192,6 +192,29 @@ static void file_systems_are_told_apart(void **state) {
     assert_true(file_system.free_bytes >= 0);
 }
 
+static void processors_are_listed(void **state) {
+    (void)state;
+    struct rk_host_facts facts;
+    char list[4096], cut[6];
+    int64_t count = 0;
+    rk_host_read("", &facts);
+    rk_host_processor_list(list, sizeof list);
+    for (char *at = list; *at != '\0';) {
+        long first = strtol(at, &at, 10), last = first;
+        if (*at == '-')
+            last = strtol(at + 1, &at, 10);
+        assert_true(last >= first && (*at == ',' || *at == '\0'));
+        count += last - first + 1;
+        at += *at == ',';
+    }
+    assert_int_equal(count, facts.allowed_threads);
+    rk_host_processor_list(cut, sizeof cut);
+    if (strlen(list) + sizeof "..." > sizeof cut)
+        assert_string_equal(cut + strlen(cut) - 3, "...");
+    else
+        assert_string_equal(cut, list);
+}
+
 static int make_root(void **state) {
     (void)state;
     return mkdtemp(root) == NULL;
@@ -208,6 +231,7 @@ int main(void) {
         cmocka_unit_test(nested_groups_limit),        cmocka_unit_test(version_1_groups_limit),
         cmocka_unit_test(odd_content_is_unknown),     cmocka_unit_test(this_host_is_known),
         cmocka_unit_test(busy_processes_are_seen),    cmocka_unit_test(file_systems_are_told_apart),
+        cmocka_unit_test(processors_are_listed),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -27,6 +27,9 @@ ops = {row[0] for row in db.execute("SELECT op FROM bench_case")}
 for op in ("gemm_forward", "gemm_wgrad", "attention_backward", "dispatch", "combine", "reduce_scatter", "send", "receive",
            "adamw", "copy_d2h", "copy_h2d", "launch", "host_wait", "copy_both"):
     assert op in ops, op
+ranks = db.execute("SELECT process, rank, device, cpu_list FROM campaign_rank ORDER BY rank").fetchall()
+assert [r[:3] for r in ranks] == [(0, 0, "cpu"), (0, 1, "cpu")], ranks
+assert all(r[3][0].isdigit() for r in ranks), ranks
 for median, low, high in db.execute("SELECT median_seconds, low_seconds, high_seconds FROM measurement"):
     assert 0 < low <= median <= high
 END
@@ -48,6 +51,7 @@ END
     [ "$status" -eq 130 ]
     grep -q "continue with --resume" log
     run --separate-stderr -0 calibrate --ranks 2 --global-batch 64 --resume --json
+    [ "$(sqlite3 c.db 'SELECT count(*) FROM campaign_rank')" -eq 2 ]
     python3 -c 'import json, sys; s = json.loads(sys.argv[1]); assert s["skipped"] >= 5, s; assert s["measured"] + s["skipped"] == s["cases"]' "$output"
 }
 

@@ -422,7 +422,14 @@ static void fits_and_telemetry_come_back(void **state) {
                                         .numa_node = 0,
                                         .clock_hz = NAN,
                                         .power_watts = NAN};
+    int64_t ranks = -1;
+    expect_status(fixture, rk_campaign_count_ranks(db, campaign, 0, &ranks, &fixture->error), RK_OK);
+    assert_int_equal(ranks, 0);
     expect_status(fixture, rk_campaign_add_rank(db, &rank, &fixture->error), RK_OK);
+    expect_status(fixture, rk_campaign_count_ranks(db, campaign, 0, &ranks, &fixture->error), RK_OK);
+    assert_int_equal(ranks, 1);
+    expect_status(fixture, rk_campaign_count_ranks(db, campaign, 1, &ranks, &fixture->error), RK_OK);
+    assert_int_equal(ranks, 0);
     expect_status(fixture, rk_campaign_add_rank(db, &rank, &fixture->error), RK_USAGE);
     rk_db_close(db);
 }
