@@ -1,6 +1,7 @@
 #include "calibrate/fitness.h"
 
 #include "base/text.h"
+#include "kernels/gpu_module.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -21,6 +22,18 @@ const char *rk_finding_level_name(enum rk_finding_level level) {
     return names[level];
 }
 
+/* The module brings hundreds of megabytes of libraries with it: it is tried only where there is a GPU. */
+static void try_gpu_module(struct rk_machine_facts *facts) {
+    const char *reason = "";
+    facts->gpu_module_reason[0] = '\0';
+    facts->nccl_built = true;
+    if (!facts->cuda_built || facts->gpus.gpu_count == 0)
+        return;
+    const struct rk_gpu_module *module = rk_gpu_module(&reason);
+    facts->nccl_built = module == NULL || module->transport != NULL;
+    snprintf(facts->gpu_module_reason, sizeof facts->gpu_module_reason, "%.255s", module == NULL ? reason : "");
+}
+
 enum rk_status rk_machine_facts_read(const char *database, const char *spill_folder, double seconds,
                                      struct rk_machine_facts *facts, struct rk_error *error) {
     rk_host_read("", &facts->host);
@@ -33,6 +46,7 @@ enum rk_status rk_machine_facts_read(const char *database, const char *spill_fol
 #else
     facts->cuda_built = false;
 #endif
+    try_gpu_module(facts);
     return rk_host_observe(seconds, &facts->activity, error);
 }
 
@@ -206,6 +220,13 @@ static void check_gpus(const struct rk_machine_facts *facts, struct rk_fitness *
     if (!facts->cuda_built)
         add(fitness, RK_FINDING_WARNING, "gpu", "install the CUDA Toolkit and build again (cmake --preset default)",
             "%lld GPUs are here, but this binary was built without CUDA: ranks run on processors",
+            (long long)report->gpu_count);
+    else if (facts->gpu_module_reason[0] != '\0')
+        add(fitness, RK_FINDING_WARNING, "gpu", "install what it names, or build again on this machine",
+            "%lld GPUs are here, but ranks run on processors: %s", (long long)report->gpu_count, facts->gpu_module_reason);
+    else if (!facts->nccl_built && report->gpu_count > 1)
+        add(fitness, RK_FINDING_WARNING, "gpu", "install NCCL with its headers (libnccl-dev) and build again",
+            "%lld GPUs are here, but this binary was built without NCCL: a run can use one of them",
             (long long)report->gpu_count);
     else
         add(fitness, RK_FINDING_GOOD, "gpu", "", "%lld GPUs, driver %s", (long long)report->gpu_count, report->driver);

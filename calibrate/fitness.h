@@ -25,7 +25,9 @@ struct rk_machine_facts {
     struct rk_host_activity activity;
     struct rk_nvml_report gpus;
     struct rk_file_system database, spill, shared_memory;
-    bool cuda_built;                /* this binary has the CUDA back end */
+    bool cuda_built;                /* this program has the CUDA back end */
+    char gpu_module_reason[256];    /* why the GPU module does not load; empty when it does or was not tried */
+    bool nccl_built;                /* the module has the transport for several GPUs */
 };
 
 /* Gathers all facts, watching the machine for `seconds`. spill_folder NULL: /var/tmp. */

@@ -132,6 +132,7 @@ static void gpus(void **state) {
         {"well", RK_FINDING_GOOD, "2 GPUs, driver 580.65.06"},
     };
     facts.cuda_built = true;
+    facts.nccl_built = true;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         setenv("FAKE_NVML", cases[i].fake, 1);
         rk_nvml_read(RK_FAKE_NVML, &facts.gpus);
@@ -142,6 +143,10 @@ static void gpus(void **state) {
     assert_string_equal(facts.gpus.gpus[1].uuid, "GPU-1");
     assert_int_equal(facts.gpus.gpus[1].memory_bytes, (int64_t)1 << 37);
     assert_int_equal(facts.gpus.gpus[0].temperature_celsius, -1); /* this library does not tell */
+    facts.nccl_built = false;
+    expect(&facts, RK_FINDING_WARNING, "gpu", "built without NCCL");
+    snprintf(facts.gpu_module_reason, sizeof facts.gpu_module_reason, "libcudart.so.13: cannot open");
+    expect(&facts, RK_FINDING_WARNING, "gpu", "ranks run on processors: libcudart.so.13");
     facts.cuda_built = false;
     expect(&facts, RK_FINDING_WARNING, "gpu", "built without CUDA");
     snprintf(facts.gpus.gpus[1].name, sizeof facts.gpus.gpus[1].name, "NVIDIA Other");
