@@ -432,6 +432,9 @@ static enum rk_status choose(struct planning *planning) {
     if (status != RK_OK)
         return status;
     planning->plan->calibration = planning->pricing.calibration;
+    struct rk_error limit = {0};
+    if (rk_candidate_check_routing(&planning->architecture, &planning->plan->candidate, &limit) != RK_OK)
+        rk_log_write(&cli->log, RK_LOG_WARNING, "this plan cannot be run: %s", limit.text);
     return write_out(planning);
 }
 

@@ -147,6 +147,8 @@ static enum rk_status check_options(const struct run_options *values, struct rk_
 /* The plan's model must have a forward, and its back end must be in this program. */
 static enum rk_status check_runnable(struct run *run, struct rk_error *error) {
     enum rk_status status = rk_architecture_runnable(&run->plan->architecture, error);
+    if (status == RK_OK)
+        status = rk_candidate_check_routing(&run->plan->architecture, &run->plan->candidate, error);
     if (status != RK_OK)
         return status;
     run->backend = rk_backend_of(run->plan->candidate.backend);

@@ -3,11 +3,14 @@
  * the order of k. Counts and rows are read on the device only. Memory and link bound: dispatch sends a row for each
  * token and rank, combine a row for each route; locally each kept row is written, then read, once. */
 #include "executor/transport_nccl.cuh"
+#include "model/routing_limits.h"
 
 #include <cuda_bf16.h>
 #include <type_traits>
 
-enum { WARP = 32, THREADS = 256, WARPS = THREADS / WARP, PIECES = 4, ROWS_AT_ONCE = 8, MEMBERS_MAX = 64 };
+enum { WARP = 32, THREADS = 256, WARPS = THREADS / WARP, PIECES = 4, ROWS_AT_ONCE = 8 };
+enum { MEMBERS_MAX = RK_CUDA_EXPERT_RANKS_MAX };
+static_assert((int)RK_CUDA_ROUTES_MAX == (int)WARP, "a lane holds one route of a token");
 
 struct exchange {
     int64_t tokens, width, experts, rows, row_bytes;
@@ -299,9 +302,9 @@ static enum rk_status check_sizes(const struct rk_transport *transport, const st
                                   struct rk_error *error) {
     const int64_t *dim = call->shape->dim;
     const struct nccl_window *window = &transport->window;
-    if (dim[2] > WARP || dim[4] > MEMBERS_MAX)
+    if (dim[2] > RK_CUDA_ROUTES_MAX || dim[4] > MEMBERS_MAX)
         return rk_fail(error, RK_USAGE, "%s on GPUs: %lld routes a token and %lld ranks; at most %d and %d",
-                       rk_op_name(call->shape->kind), (long long)dim[2], (long long)dim[4], (int)WARP,
+                       rk_op_name(call->shape->kind), (long long)dim[2], (long long)dim[4], (int)RK_CUDA_ROUTES_MAX,
                        (int)MEMBERS_MAX);
     if (!window->own || (dim[4] > 1 && (dim[0] * dim[2] > window->routes ||
                                         dim[1] * rk_data_type_bytes(call->shape->type) > window->row_bytes)))

@@ -3,6 +3,7 @@
  * directly. */
 #include "executor/transport_shm.h"
 #include "kernels/bf16.h"
+#include "model/routing_limits.h"
 
 #include <string.h>
 
@@ -238,14 +239,12 @@ static void sum_token(const struct exchange *exchange, enum rk_data_type type, c
     }
 }
 
-enum { ROUTES_MAX = 256 };
-
 static enum rk_status sum_tokens(const struct rk_transport *transport, const struct exchange *exchange,
                                  const struct rk_op_call *call, struct rk_error *error) {
     const char *residual = call->operand[6];
     char *out = call->operand[7];
     float *scalar_out = call->operand[8];
-    const char *row[ROUTES_MAX];
+    const char *row[RK_CPU_ROUTES_MAX];
     for (int64_t token = 0; token < exchange->tokens; token++) {
         for (int64_t k = 0; k < exchange->routes; k++) {
             int64_t route = token * exchange->routes + k, at = exchange->row[route];
@@ -277,9 +276,9 @@ static enum rk_status sum_tokens(const struct rk_transport *transport, const str
 
 enum rk_status rk_shm_combine(struct rk_transport *transport, const struct rk_op_call *call, struct rk_error *error) {
     struct exchange exchange = exchange_of(transport, call);
-    if (exchange.routes > ROUTES_MAX)
+    if (exchange.routes > RK_CPU_ROUTES_MAX)
         return rk_fail(error, RK_USAGE, "combine: %lld routes per token; this transport sums at most %d",
-                       (long long)exchange.routes, ROUTES_MAX);
+                       (long long)exchange.routes, RK_CPU_ROUTES_MAX);
     if (exchange.ranks > 1) {
         enum rk_status status = publish_rows(transport, &exchange, call, error);
         if (status == RK_OK)

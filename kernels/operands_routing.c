@@ -8,7 +8,7 @@
 
 /* Draws the routes of one rank: counts them, and keeps them if index is given. */
 static void draw_routes(const struct rk_routing_example *example, uint64_t seed, int32_t *index, int32_t *requested) {
-    int32_t chosen[RK_ROUTE_RANDOM_MAX];
+    int32_t chosen[RK_ROUTES_MAX];
     int32_t top_k = (int32_t)example->top_k;
     for (int64_t t = 0; t < example->tokens; t++) {
         rk_route_random_experts(seed, t, top_k, (int32_t)example->experts, top_k, chosen);
@@ -65,12 +65,12 @@ static int32_t *integers(int64_t count) {
 enum rk_status rk_routing_example_make(int64_t tokens, int64_t experts, int64_t top_k, int64_t ranks, int64_t capacity,
                                        int32_t group_rank, uint64_t seed, struct rk_routing_example *example,
                                        struct rk_error *error) {
-    if (top_k > RK_ROUTE_RANDOM_MAX || top_k > experts || ranks < 1 || experts % ranks != 0 || group_rank < 0 ||
+    if (top_k > RK_ROUTES_MAX || top_k > experts || ranks < 1 || experts % ranks != 0 || group_rank < 0 ||
         group_rank >= ranks) {
         return rk_fail(error, RK_USAGE,
                        "random routing: %" PRId64 " routes to %" PRId64 " experts on %" PRId64
                        " ranks, rank %d; experts must divide by ranks and routes be at most experts and %d",
-                       top_k, experts, ranks, group_rank, RK_ROUTE_RANDOM_MAX);
+                       top_k, experts, ranks, group_rank, RK_ROUTES_MAX);
     }
     struct rk_routing_example made = {
         .tokens = tokens,

@@ -3,6 +3,8 @@
 #ifndef RK_KERNELS_ROUTE_RANDOM_H
 #define RK_KERNELS_ROUTE_RANDOM_H
 
+#include "model/routing_limits.h"
+
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -24,13 +26,11 @@ RK_ROUTE_INLINE int32_t rk_route_random_below(uint64_t serial, uint64_t counter,
     return (int32_t)(((bits >> 32) * (uint64_t)bound) >> 32);
 }
 
-enum { RK_ROUTE_RANDOM_MAX = 64 }; /* the largest K */
-
 /* Draws the first `count` experts of a token into chosen[] (count <= K <= N): the j-th is the r-th of those not drawn
  * yet, in ascending order, with r uniform in [0, N - j) from counter token · K + j. */
 RK_ROUTE_INLINE void rk_route_random_experts(uint64_t serial, int64_t token, int32_t top_k, int32_t experts,
                                              int32_t count, int32_t *chosen) {
-    int32_t ascending[RK_ROUTE_RANDOM_MAX];
+    int32_t ascending[RK_ROUTES_MAX];
     for (int32_t j = 0; j < count; j++) {
         uint64_t counter = (uint64_t)token * (uint64_t)top_k + (uint64_t)j;
         int32_t expert = rk_route_random_below(serial, counter, experts - j);

@@ -1,4 +1,5 @@
 #include "model/candidate.h"
+#include "model/routing_limits.h"
 
 #include <math.h>
 #include <string.h>
@@ -285,6 +286,25 @@ enum rk_status rk_candidate_check_sizes(const struct rk_architecture *architectu
                    "values of a micro-batch: up to %.3g bytes on a rank, at most %.3g can be counted; use a smaller "
                    "micro-batch or a smaller model",
                    bytes, 0x1p62);
+}
+
+enum rk_status rk_candidate_check_routing(const struct rk_architecture *architecture,
+                                          const struct rk_candidate *candidate, struct rk_error *error) {
+    bool cuda = candidate->backend == RK_BACKEND_CUDA;
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } counts[] = {
+        {"experts", architecture->experts, cuda ? RK_CUDA_EXPERTS_MAX : RK_CPU_EXPERTS_MAX},
+        {"routes of a token", architecture->top_k, cuda ? RK_CUDA_ROUTES_MAX : RK_CPU_ROUTES_MAX},
+        {"ranks of an EP-MP group", candidate->expert_parallel, cuda ? RK_CUDA_EXPERT_RANKS_MAX : RK_RANKS_MAX},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (counts[i].value > counts[i].most)
+            return rk_fail(error, RK_USAGE, "%s: %lld %s; the kernels for %s run at most %lld", architecture->name,
+                           (long long)counts[i].value, counts[i].name, cuda ? "GPUs" : "CPUs",
+                           (long long)counts[i].most);
+    return RK_OK;
 }
 
 struct rk_rank_place rk_candidate_place(const struct rk_candidate *candidate, int64_t world_rank) {

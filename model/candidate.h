@@ -87,6 +87,11 @@ enum rk_status rk_candidate_check(const struct rk_architecture *architecture, co
 enum rk_status rk_candidate_check_sizes(const struct rk_architecture *architecture,
                                         const struct rk_candidate *candidate, struct rk_error *error);
 
+/* Whether the back end's kernels and transport have room for the routing (model/routing_limits.h). RK_USAGE names the
+ * count and the limit. A candidate that they have not is planned, not run. */
+enum rk_status rk_candidate_check_routing(const struct rk_architecture *architecture,
+                                          const struct rk_candidate *candidate, struct rk_error *error);
+
 /* Where a world rank stands. World rank = stage · D + ep_dp · M + ep_mp. */
 struct rk_rank_place {
     int32_t stage, expert_replica, expert_rank; /* PP rank; EP-DP rank; EP-MP rank */

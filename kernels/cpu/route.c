@@ -5,8 +5,6 @@
 
 #include <inttypes.h>
 
-enum { EXPERTS_MAX = 4096 };
-
 struct router {
     int64_t tokens, experts, top_k;
     bool sigmoid, normalise, uniform, random;
@@ -27,12 +25,12 @@ static enum rk_status router_open(struct router *router, const struct rk_op_call
         .scaling = call->parameter[0],
         .serial = call->serial,
     };
-    if (router->experts < 1 || router->experts > EXPERTS_MAX || router->top_k < 1 || router->top_k > router->experts ||
-        router->top_k > RK_ROUTE_RANDOM_MAX) {
+    if (router->experts < 1 || router->experts > RK_CPU_EXPERTS_MAX || router->top_k < 1 ||
+        router->top_k > router->experts || router->top_k > RK_CPU_ROUTES_MAX) {
         return rk_fail(error, RK_USAGE,
                        "%s: %" PRId64 " routes to %" PRId64 " experts; 1 to %d routes, at most %d experts, "
                        "and no more routes than experts",
-                       rk_op_name(shape->kind), router->top_k, router->experts, RK_ROUTE_RANDOM_MAX, EXPERTS_MAX);
+                       rk_op_name(shape->kind), router->top_k, router->experts, RK_CPU_ROUTES_MAX, RK_CPU_EXPERTS_MAX);
     }
     return RK_OK;
 }
@@ -58,8 +56,8 @@ static RK_CPU_CLONES void sigmoids_of(const struct router *router, const float *
 
 /* The K largest of score + bias in descending order, ties to the lower expert, a NaN as -infinity. */
 static void choose_largest(const struct router *router, const float *score, const float *bias, int32_t *chosen) {
-    float key[EXPERTS_MAX];
-    bool taken[EXPERTS_MAX];
+    float key[RK_CPU_EXPERTS_MAX];
+    bool taken[RK_CPU_EXPERTS_MAX];
     for (int64_t e = 0; e < router->experts; e++) {
         float value = bias != NULL ? score[e] + bias[e] : score[e];
         key[e] = isnan(value) ? -HUGE_VALF : value;
@@ -121,8 +119,8 @@ enum rk_status rk_cpu_ROUTE_FORWARD(struct rk_stream *stream, const struct rk_op
     int32_t *requested = call->operand[4];
     float *score_mean = call->operand[5];
     double *sums = call->operand[6];
-    float score[EXPERTS_MAX];
-    double mean[EXPERTS_MAX] = {0}, squares = 0;
+    float score[RK_CPU_EXPERTS_MAX];
+    double mean[RK_CPU_EXPERTS_MAX] = {0}, squares = 0;
     memset(requested, 0, (size_t)router.experts * sizeof *requested);
     for (int64_t t = 0; t < router.tokens; t++) {
         const float *logits = (const float *)call->operand[0] + t * router.experts;
@@ -177,7 +175,7 @@ static void add_weight_gradient(const struct router *router, const float *score,
  * with sigmoid). z: gradient of the z loss by lse². */
 static RK_CPU_CLONES void backward_token(const struct router *router, const float *logits, const int32_t *chosen,
                                          const float *dweight, const float *dshare, float z, float *dlogits) {
-    float probability[EXPERTS_MAX], sigmoid[EXPERTS_MAX], dscore[EXPERTS_MAX];
+    float probability[RK_CPU_EXPERTS_MAX], sigmoid[RK_CPU_EXPERTS_MAX], dscore[RK_CPU_EXPERTS_MAX];
     float lse = probabilities_of(router, logits, probability);
     const float *score = probability;
     memcpy(dscore, dshare, (size_t)router->experts * sizeof *dscore);
@@ -206,7 +204,7 @@ enum rk_status rk_cpu_ROUTE_BACKWARD(struct rk_stream *stream, const struct rk_o
     }
     stream->device->counters.launches++;
     const int32_t *requested = call->operand[2];
-    float dshare[EXPERTS_MAX];
+    float dshare[RK_CPU_EXPERTS_MAX];
     double tokens = (double)router.tokens;
     for (int64_t e = 0; e < router.experts && router.tokens > 0; e++) {
         double fraction = (double)requested[e] / (tokens * (double)router.top_k);

@@ -4,8 +4,9 @@
 #include "kernels/route_random.h"
 
 enum { ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / RK_CUDA_WARP, LANE_EXPERTS = 32 };
-/* A lane holds every 32nd expert of a token. */
-enum { EXPERTS_MAX = RK_CUDA_WARP * LANE_EXPERTS };
+/* A lane holds every 32nd expert of a token, and one of its routes. */
+static_assert((int)RK_CUDA_EXPERTS_MAX == RK_CUDA_WARP * LANE_EXPERTS && (int)RK_CUDA_ROUTES_MAX == (int)RK_CUDA_WARP,
+              "the limits of routing are those of a warp");
 
 struct route_shape {
     int64_t tokens;
@@ -79,7 +80,7 @@ __global__ void route_forward(route_shape shape, const float *logits, const floa
         squares += lse * lse;
         unsigned taken = 0;
         float chosen_sum = 0, own_weight = 0;
-        int32_t drawn[RK_ROUTE_RANDOM_MAX];
+        int32_t drawn[RK_ROUTES_MAX];
         if (shape.random)
             rk_route_random_experts(shape.serial, token, shape.top_k, shape.experts, shape.top_k, drawn);
         for (int k = 0; k < shape.top_k; k++) {
@@ -90,7 +91,7 @@ __global__ void route_forward(route_shape shape, const float *logits, const floa
                 best = drawn[k];
             } else {
                 float best_score = -INFINITY;
-                best = EXPERTS_MAX;
+                best = RK_CUDA_EXPERTS_MAX;
 #pragma unroll
                 for (int i = 0; i < count; i++) {
                     int expert = lane + i * RK_CUDA_WARP;
@@ -99,7 +100,7 @@ __global__ void route_forward(route_shape shape, const float *logits, const floa
                     float value = score[i] + (bias ? bias[expert] : 0.0f);
                     if (!(value >= -INFINITY)) /* NaN ranks below everything */
                         value = -INFINITY;
-                    if (value > best_score || best == EXPERTS_MAX) {
+                    if (value > best_score || best == RK_CUDA_EXPERTS_MAX) {
                         best_score = value;
                         best = expert;
                     }
@@ -107,7 +108,7 @@ __global__ void route_forward(route_shape shape, const float *logits, const floa
                 for (int step = RK_CUDA_WARP / 2; step > 0; step /= 2) {
                     float other_score = __shfl_xor_sync(0xffffffffu, best_score, step);
                     int other = __shfl_xor_sync(0xffffffffu, best, step);
-                    if (other < EXPERTS_MAX && (best == EXPERTS_MAX || other_score > best_score ||
+                    if (other < RK_CUDA_EXPERTS_MAX && (best == RK_CUDA_EXPERTS_MAX || other_score > best_score ||
                                                 (other_score == best_score && other < best))) {
                         best_score = other_score;
                         best = other;
@@ -193,7 +194,7 @@ static route_shape shape_of(const struct rk_op_call *call) {
 static enum rk_status too_many(const route_shape &shape, struct rk_error *error) {
     return rk_fail(error, RK_USAGE,
                    "routing on GPUs: %d experts with %d routes a token; at most %d and %d are supported", shape.experts,
-                   shape.top_k, (int)EXPERTS_MAX, (int)RK_CUDA_WARP);
+                   shape.top_k, (int)RK_CUDA_EXPERTS_MAX, (int)RK_CUDA_ROUTES_MAX);
 }
 
 /* Calls launch with the number of experts that a lane holds. */
@@ -213,7 +214,7 @@ static enum rk_status too_many(const route_shape &shape, struct rk_error *error)
 
 RK_CUDA_OP(route_forward) {
     route_shape shape = shape_of(call);
-    if (shape.experts > EXPERTS_MAX || shape.top_k > RK_CUDA_WARP)
+    if (shape.experts > RK_CUDA_EXPERTS_MAX || shape.top_k > RK_CUDA_ROUTES_MAX)
         return too_many(shape, error);
     int32_t *requested = (int32_t *)call->operand[4];
     float *score_mean = (float *)call->operand[5], *partial = (float *)call->operand[7];
@@ -304,7 +305,7 @@ __global__ void route_backward(route_shape shape, const float *logits, const int
 
 RK_CUDA_OP(route_backward) {
     route_shape shape = shape_of(call);
-    if (shape.experts > EXPERTS_MAX || shape.top_k > RK_CUDA_WARP)
+    if (shape.experts > RK_CUDA_EXPERTS_MAX || shape.top_k > RK_CUDA_ROUTES_MAX)
         return too_many(shape, error);
     if (shape.tokens == 0)
         return RK_OK;

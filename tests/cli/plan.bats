@@ -130,3 +130,15 @@ END
     [ "$(sqlite3 plans.db "SELECT count(*) FROM candidate WHERE verdict = 'refused' AND remedy != ''")" -gt 0 ]
     [ "$(sqlite3 plans.db 'SELECT count(*) FROM term_source')" -gt 10 ]
 }
+
+@test "a plan that the kernels cannot run is made with a warning, and refused by run before it starts" {
+    cat >many.json <<'END'
+{"model_type": "olmoe", "hidden_size": 256, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 65, "vocab_size": 256, "hidden_act": "silu",
+ "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "max_position_embeddings": 4096}
+END
+    run --separate-stderr -0 "$RECKON" plan --model many.json --hardware h200 --gpus 1 --seq 128 --global-batch 1Ki
+    [[ $stderr == *"this plan cannot be run: many: 65 routes of a token; the kernels for GPUs run at most 32"* ]]
+    "$MAKE_PLAN" many.json pp=1 ep=1 d=1 tokens=128 seq=128 batch=128 backend=cpu >cpu.json
+    fails 2 "65 routes of a token; the kernels for CPUs run at most 64" "$RECKON" run cpu.json --nproc 1 --synthetic --steps 1
+}

@@ -150,7 +150,7 @@ static double router_scores(const struct rk_op_shape *shape, const double *logit
 static void router_choose(const struct rk_reference *r, int64_t t, const double *score, const double *bias,
                           double *index) {
     int64_t experts = r->shape->dim[1], top_k = r->shape->dim[2];
-    int32_t drawn[RK_ROUTE_RANDOM_MAX];
+    int32_t drawn[RK_ROUTES_MAX];
     rk_route_random_experts(r->serial, t, (int32_t)top_k, (int32_t)experts, (int32_t)top_k, drawn);
     double *key = values(experts);
     for (int64_t e = 0; e < experts; e++) {

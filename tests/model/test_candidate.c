@@ -147,9 +147,33 @@ static void groups_of_a_rank(void **state) {
     }
 }
 
+/* What the kernels have no room for is planned, and told from what can run. */
+static void routing_beyond_the_kernels_is_told(void **state) {
+    (void)state;
+    struct rk_architecture architecture = rk_sample_architecture(RK_SAMPLE_MOE);
+    struct rk_candidate candidate = rk_sample_candidate(&architecture);
+    struct rk_error error = {0};
+    architecture.experts = 1024;
+    architecture.top_k = 32;
+    candidate.backend = RK_BACKEND_CUDA;
+    candidate.expert_parallel = 64;
+    assert_int_equal(rk_candidate_check_routing(&architecture, &candidate, &error), RK_OK);
+    candidate.expert_parallel = 128;
+    assert_int_equal(rk_candidate_check_routing(&architecture, &candidate, &error), RK_USAGE);
+    assert_non_null(strstr(error.text, "128 ranks of an EP-MP group"));
+    candidate.backend = RK_BACKEND_CPU;
+    architecture.experts = 4096;
+    architecture.top_k = 64;
+    assert_int_equal(rk_candidate_check_routing(&architecture, &candidate, &error), RK_OK);
+    architecture.top_k = 65;
+    assert_int_equal(rk_candidate_check_routing(&architecture, &candidate, &error), RK_USAGE);
+    assert_non_null(strstr(error.text, "65 routes of a token"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(routing_beyond_the_kernels_is_told),
         cmocka_unit_test(defaults_fill_what_no_search_varies),
         cmocka_unit_test(remainders_go_to_inner_chunks),
         cmocka_unit_test(broken_candidates_are_refused_by_name),
