@@ -224,9 +224,10 @@ enum rk_op_kind {
  *                                         host before the step  6 squared gradient norm f64[1] (r).
  *                                         parameter 0: weight decay (decoupled). Clipping factor min(1, c/(norm+1e-6)).
  * REDUCE_SCATTER     {elements, group}    0 in f32[elements] (r)  1 out f32[elements/group] (w): this rank's shard, the sum
- *                                         over ranks in rank order; may be the shard's own place inside operand 0
+ *                                         over ranks in the transport's order (executor/transport.h); may be the
+ *                                         shard's own place inside operand 0
  * ALL_GATHER         {elements, group}    0 shard act[elements/group] (r; may be its place inside 1)  1 all act[elements] (w)
- * ALL_REDUCE         {elements, group}    0 f32[elements] (f64 with RK_OP_FLAG_F64) (a): the sum in rank order
+ * ALL_REDUCE         {elements, group}    0 f32[elements] (f64 with RK_OP_FLAG_F64) (a): the sum, in the transport's order
  * SEND               {bytes}              0 buffer (r). The group names the peer
  * RECEIVE            {bytes}              0 buffer (w)
  * COPY_D2H, COPY_H2D {bytes}              0 from (r)  1 to (w): one of the two lies in host memory

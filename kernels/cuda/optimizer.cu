@@ -80,7 +80,7 @@ RK_CUDA_OP(cross_entropy) {
     return rk_cuda_launched(stream, "cross_entropy: sum", error);
 }
 
-/* Each block sums a contiguous run, so that the result does not depend on which blocks run when. */
+/* Each block sums the same elements in every run, so that the result does not depend on which blocks run when. */
 __global__ void squares(const float *gradient, int64_t elements, float *partial) {
     __shared__ float shared[WARPS];
     float sum = 0;
