@@ -4,12 +4,12 @@
 #include "base/version.h"
 #include "calibrate/fitness.h"
 #include "cli/cli.h"
+#include "db/database.h"
 
 #include <cblas.h>
 #include <gnu/libc-version.h>
 #include <gsl/gsl_version.h>
 #include <math.h>
-#include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,8 +52,8 @@ enum { LIBRARIES = 5 };
 
 static void read_libraries(struct library libraries[LIBRARIES]) {
     const char *versions[LIBRARIES][2] = {
-        {"OpenBLAS", openblas_get_config()}, {"GSL", gsl_version},
-        {"SQLite", sqlite3_libversion()},    {"cJSON", cJSON_Version()},
+        {"OpenBLAS", openblas_get_config()},   {"GSL", gsl_version},
+        {"SQLite", rk_db_library_version()},   {"cJSON", cJSON_Version()},
         {"C library", gnu_get_libc_version()},
     };
     for (size_t i = 0; i < LIBRARIES; i++) {

@@ -326,6 +326,10 @@ int64_t rk_db_newest_version(void) {
     return rk_db_migration_count;
 }
 
+const char *rk_db_library_version(void) {
+    return sqlite3_libversion();
+}
+
 const char *rk_db_read_only_reason(const struct rk_db *db) {
     return db->read_only_reason[0] == '\0' ? NULL : db->read_only_reason;
 }

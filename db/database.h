@@ -50,6 +50,8 @@ const char *rk_db_path(const struct rk_db *db);
 /* Version of the open file's schema; rk_db_newest_version() unless the file is newer. */
 int64_t rk_db_version(const struct rk_db *db);
 int64_t rk_db_newest_version(void);
+/* Of SQLite: "3.40.1". */
+const char *rk_db_library_version(void);
 /* NULL, or why this connection cannot write. */
 const char *rk_db_read_only_reason(const struct rk_db *db);
 

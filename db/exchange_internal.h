@@ -53,7 +53,6 @@ enum rk_status rk_import_row(struct rk_import *import, size_t table, const struc
 enum rk_status rk_import_samples(struct rk_import *import, int64_t measurement_id, const double *seconds,
                                  const bool *throttled, size_t count, struct rk_error *error);
 const struct rk_table_columns *rk_import_columns(const struct rk_import *import, size_t table);
-int64_t rk_import_count(const struct rk_import *import, size_t table);
 
 /* The readers: feed everything that path holds into the import. */
 enum rk_status rk_import_jsonl(struct rk_import *import, const char *path, struct rk_error *error);

@@ -41,10 +41,6 @@ const struct rk_table_columns *rk_import_columns(const struct rk_import *import,
     return &import->tables[table].columns;
 }
 
-int64_t rk_import_count(const struct rk_import *import, size_t table) {
-    return import->tables[table].count;
-}
-
 /* Whether the space-separated list names the column. */
 static bool names_column(const char *list, const char *column) {
     size_t length = strlen(column);

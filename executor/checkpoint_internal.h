@@ -23,8 +23,6 @@ enum rk_shard_state {
 #undef RK_SHARD_STATE_KIND
     RK_SHARD_STATE_COUNT
 };
-const char *rk_shard_state_name(enum rk_shard_state state);
-int64_t rk_shard_state_values(enum rk_shard_state state);
 
 /* A run of a tensor in a shard file. */
 struct rk_saved_piece {

@@ -22,14 +22,6 @@ static const int64_t state_values[RK_SHARD_STATE_COUNT] = {
 #undef RK_SHARD_STATE_VALUES
 };
 
-const char *rk_shard_state_name(enum rk_shard_state state) {
-    return state_names[state];
-}
-
-int64_t rk_shard_state_values(enum rk_shard_state state) {
-    return state_values[state];
-}
-
 bool rk_checkpoint_folder_step(const char *name, int64_t *step) {
     char again[64];
     long long found = 0, suffix = 0;

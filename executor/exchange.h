@@ -80,6 +80,5 @@ struct rk_meet_entry {
 
 /* Same machine for shared memory: the same host name and the same boot. */
 bool rk_meet_same_machine(const struct rk_meet_entry *left, const struct rk_meet_entry *right);
-void rk_meet_fill_hello(const struct rk_meeting *meeting, struct rk_meet_hello *hello);
 
 #endif

@@ -32,7 +32,7 @@ static void read_machine(char *machine, size_t size) {
         fclose(file);
 }
 
-void rk_meet_fill_hello(const struct rk_meeting *meeting, struct rk_meet_hello *hello) {
+static void fill_hello(const struct rk_meeting *meeting, struct rk_meet_hello *hello) {
     memset(hello, 0, sizeof *hello);
     memcpy(hello->magic, RK_MEET_HELLO_MAGIC, sizeof hello->magic);
     hello->rank = meeting->place->rank;
@@ -355,7 +355,7 @@ enum rk_status rk_meet_host(const struct rk_meeting *meeting, struct rk_job *job
         status = rk_fail(error, RK_ERROR, "meeting of the ranks: out of memory");
         goto free_host;
     }
-    rk_meet_fill_hello(meeting, &host->own);
+    fill_hello(meeting, &host->own);
     host->entries[0].peer = host->own.peer;
     memcpy(host->entries[0].machine, host->own.machine, sizeof host->own.machine);
     host->present[0] = true;
@@ -440,7 +440,7 @@ static enum rk_status take_answer(const struct rk_meeting *meeting, const struct
 
 enum rk_status rk_meet_join(const struct rk_meeting *meeting, struct rk_job *job, struct rk_error *error) {
     struct rk_meet_hello hello;
-    rk_meet_fill_hello(meeting, &hello);
+    fill_hello(meeting, &hello);
     char reason[160] = "no attempt was made";
     /* Ranks that start together do not come together. */
     double pause = FIRST_RETRY_SECONDS + (double)(meeting->place->rank % 16) * 1e-3;

@@ -9,10 +9,6 @@ static const char *const decay_names[RK_DECAY_COUNT] = {
 #undef RK_DECAY_TEXT
 };
 
-const char *rk_decay_name(enum rk_decay decay) {
-    return decay_names[decay];
-}
-
 enum rk_decay rk_decay_from_name(const char *name) {
     int decay = 0;
     while (decay < RK_DECAY_COUNT && strcmp(decay_names[decay], name) != 0)

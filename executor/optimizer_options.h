@@ -16,7 +16,6 @@ enum rk_decay {
 #undef RK_DECAY_KIND
     RK_DECAY_COUNT
 };
-const char *rk_decay_name(enum rk_decay decay);
 enum rk_decay rk_decay_from_name(const char *name); /* RK_DECAY_COUNT if none */
 
 struct rk_optimizer_options {

@@ -14,10 +14,6 @@ static int64_t expert_parts(const struct rk_program *program, const struct rk_te
     return tensor->expert ? program->candidate.expert_parallel : 1;
 }
 
-int64_t rk_tensor_global_elements(const struct rk_program *program, const struct rk_tensor *tensor) {
-    return rk_tensor_local_elements(tensor) * expert_parts(program, tensor);
-}
-
 void rk_tensor_global_shape(const struct rk_program *program, const struct rk_tensor *tensor, int64_t shape[3]) {
     for (int32_t i = 0; i < 3; i++)
         shape[i] = i < tensor->rank ? tensor->dim[i] : 1;

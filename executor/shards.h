@@ -30,11 +30,9 @@ enum rk_status rk_shards_make(const struct rk_program *program, int64_t world_ra
                               struct rk_error *error);
 void rk_shards_free(struct rk_shards *shards);
 
-/* Elements of a tensor on one rank, and of the whole tensor: dimension 0 of an expert tensor is spread over EP-MP
- * ranks. */
+/* Elements of a tensor on one rank. */
 int64_t rk_tensor_local_elements(const struct rk_tensor *tensor);
-int64_t rk_tensor_global_elements(const struct rk_program *program, const struct rk_tensor *tensor);
-/* The whole tensor's shape. */
+/* The whole tensor's shape: dimension 0 of an expert tensor is spread over EP-MP ranks. */
 void rk_tensor_global_shape(const struct rk_program *program, const struct rk_tensor *tensor, int64_t shape[3]);
 /* First element of this rank's part inside the whole tensor. */
 int64_t rk_tensor_global_first(const struct rk_program *program, const struct rk_tensor *tensor, int64_t world_rank);

@@ -103,7 +103,5 @@ enum rk_status rk_trainer_device_facts(struct rk_trainer *trainer, struct rk_dev
  * them. */
 int64_t rk_trainer_arena_bytes(const struct rk_trainer *trainer);
 int64_t rk_trainer_host_bytes(const struct rk_trainer *trainer);
-/* Host barrier over all ranks. */
-enum rk_status rk_trainer_barrier(struct rk_trainer *trainer, struct rk_error *error);
 
 #endif

@@ -274,7 +274,3 @@ int64_t rk_trainer_host_bytes(const struct rk_trainer *trainer) {
     trainer->backend->counters_read(trainer->device, &counters);
     return trainer->host_bytes + counters.host_bytes;
 }
-
-enum rk_status rk_trainer_barrier(struct rk_trainer *trainer, struct rk_error *error) {
-    return trainer->options.transport->barrier(trainer->transport, error);
-}

@@ -16,7 +16,8 @@ int64_t rk_training_warm_up(int64_t steps) {
     return steps / 5 < LONGEST_WARM_UP ? steps / 5 : LONGEST_WARM_UP;
 }
 
-bool rk_training_step_traced(const struct rk_training_options *options, int64_t first_step, int64_t step) {
+/* The traced steps are spread over those after the warm-up. */
+static bool step_traced(const struct rk_training_options *options, int64_t first_step, int64_t step) {
     int64_t total = options->steps - first_step;
     int64_t warm_up = rk_training_warm_up(total);
     int64_t traced = options->trace_steps < total / 3 ? options->trace_steps : total / 3;
@@ -177,7 +178,7 @@ static enum rk_status take_step(struct rk_training *training, int64_t number, st
     struct rk_step_inputs inputs = {
         .step = number,
         .windows = training->windows,
-        .traced = rk_training_step_traced(training->options, training->first_step, number),
+        .traced = step_traced(training->options, training->first_step, number),
     };
     struct rk_step_result result;
     double begin = rk_clock_seconds();

@@ -83,7 +83,4 @@ void rk_training_report_free(struct rk_training_report *report);
 /* How many of a run's first steps warm it up and count in no figure: a fifth, at most 14. */
 int64_t rk_training_warm_up(int64_t steps);
 
-/* Whether a step is traced: the traced ones are spread over the steps after the warm-up. */
-bool rk_training_step_traced(const struct rk_training_options *options, int64_t first_step, int64_t step);
-
 #endif
