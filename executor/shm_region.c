@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -103,32 +104,49 @@ static enum rk_status map_offer(struct rk_transport *transport, const struct off
     return status;
 }
 
-/* All ranks learn whether all of them have it, so that none goes on alone. */
+/* What every rank says; *all is the caller's (free). */
+static enum rk_status gather(const struct rk_transport *transport, const void *mine, size_t bytes, void **all,
+                             struct rk_error *error) {
+    void *made = calloc((size_t)transport->world, bytes);
+    if (made == NULL)
+        return rk_fail(error, RK_ERROR, "shared memory of the ranks: out of memory for %lld ranks",
+                       (long long)transport->world);
+    enum rk_status status = rk_job_all_gather(transport->job, mine, (int64_t)bytes, made, error);
+    if (status == RK_OK)
+        *all = made;
+    else
+        free(made);
+    return status;
+}
+
+/* All ranks learn whether all of them have it, so that none goes on alone. Unlike rk_job_agree a lost rank comes before
+ * this rank's own failure: it is also why its memory cannot be mapped. */
 static enum rk_status agree(struct rk_transport *transport, enum rk_status mine, struct rk_error *error) {
-    int32_t all[transport->world];
     int32_t status = (int32_t)mine;
+    void *all = NULL;
     struct rk_error gather_error = {0};
-    enum rk_status gathered = rk_job_all_gather(transport->job, &status, sizeof status, all, &gather_error);
-    /* A rank that is gone is also why its memory cannot be mapped. */
-    if (gathered != RK_OK)
-        return rk_fail(error, gathered, "%s", gather_error.text);
-    if (mine != RK_OK)
-        return mine;
-    for (int64_t rank = 0; rank < transport->world; rank++) {
+    enum rk_status agreed = gather(transport, &status, sizeof status, &all, &gather_error);
+    if (agreed != RK_OK)
+        return rk_fail(error, agreed, "%s", gather_error.text);
+    agreed = mine;
+    const int32_t *statuses = all;
+    for (int64_t rank = 0; rank < transport->world && agreed == RK_OK; rank++) {
         char name[256];
-        if (all[rank] != RK_OK)
-            return rk_fail(error, RK_RANK_FAILED, "%s could not map the shared memory of the ranks; see its message",
-                           rk_shm_rank_name(transport, rank, name, sizeof name));
+        if (statuses[rank] != RK_OK)
+            agreed = rk_fail(error, RK_RANK_FAILED, "%s could not map the shared memory of the ranks; see its message",
+                             rk_shm_rank_name(transport, rank, name, sizeof name));
     }
-    return RK_OK;
+    free(all);
+    return agreed;
 }
 
 static enum rk_status agree_on_needs(const struct rk_transport *transport, const struct rk_shm_needs *mine,
                                      struct rk_shm_needs *largest, struct rk_error *error) {
-    struct rk_shm_needs all[transport->world];
-    enum rk_status status = rk_job_all_gather(transport->job, mine, sizeof *mine, all, error);
+    void *gathered = NULL;
+    enum rk_status status = gather(transport, mine, sizeof *mine, &gathered, error);
     if (status != RK_OK)
         return status;
+    const struct rk_shm_needs *all = gathered;
     *largest = *mine;
     for (int64_t rank = 0; rank < transport->world; rank++) {
         for (int kind = 0; kind < RK_GROUP_COUNT; kind++)
@@ -139,6 +157,7 @@ static enum rk_status agree_on_needs(const struct rk_transport *transport, const
         if (all[rank].messages > largest->messages)
             largest->messages = all[rank].messages;
     }
+    free(gathered);
     return RK_OK;
 }
 
@@ -161,18 +180,20 @@ enum rk_status rk_shm_region_open(struct rk_transport *transport, const struct r
         offer.file = file;
         offer.failed = status != RK_OK;
     }
-    struct offer offers[transport->world];
+    void *offers = NULL;
     struct rk_error gather_error = {0};
-    enum rk_status gathered = rk_job_all_gather(transport->job, &offer, sizeof offer, offers, &gather_error);
+    enum rk_status gathered = gather(transport, &offer, sizeof offer, &offers, &gather_error);
     if (status == RK_OK && gathered != RK_OK)
         status = rk_fail(error, gathered, "%s", gather_error.text);
-    if (status == RK_OK && transport->rank != 0 && offers[0].failed == 0)
-        status = map_offer(transport, &offers[0], error);
+    const struct offer *first = offers; /* what rank 0 offers */
+    if (status == RK_OK && transport->rank != 0 && first->failed == 0)
+        status = map_offer(transport, first, error);
     else if (status == RK_OK && transport->rank != 0)
         status =
             rk_fail(error, RK_RANK_FAILED, "rank 0 could not make the shared memory of the ranks; see its message");
     if (gathered == RK_OK)
         status = agree(transport, status, error);
+    free(offers);
     if (file >= 0)
         close(file);
     if (status != RK_OK)

@@ -1,6 +1,7 @@
 /* Waiting in the region: futexes between processes, with a deadline, and an eye on the peers' lives. */
 #include "base/clock.h"
 #include "executor/transport_shm.h"
+#include "executor/transport_text.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -49,30 +50,11 @@ void rk_shm_fail_all(struct rk_transport *transport, enum rk_shm_failure failure
 }
 
 char *rk_shm_rank_name(const struct rk_transport *transport, int64_t rank, char *buffer, size_t size) {
-    const struct rk_peer *peer = &transport->job->peers[rank];
-    snprintf(buffer, size, "rank %lld (host %s, process %lld)", (long long)rank, peer->host, (long long)peer->process);
-    return buffer;
+    return rk_transport_rank_text(transport->job, rank, buffer, size);
 }
 
 char *rk_shm_place_name(const struct rk_transport *transport, char *buffer, size_t size) {
-    const struct rk_transport_position *position = transport->position;
-    if (transport->shape == NULL) {
-        snprintf(buffer, size, "the barrier of all ranks");
-        return buffer;
-    }
-    size_t used = (size_t)snprintf(buffer, size, "%s over the %s group", rk_op_name(transport->shape->kind),
-                                   rk_group_name(transport->shape->group));
-    if (position == NULL || used >= size)
-        return buffer;
-    if (position->segment != NULL && used < size)
-        used += (size_t)snprintf(buffer + used, size - used, ", segment \"%s\"", position->segment);
-    if (position->layer >= 0 && used < size)
-        used += (size_t)snprintf(buffer + used, size - used, ", layer %d", position->layer);
-    if (position->micro_batch >= 0 && used < size)
-        used += (size_t)snprintf(buffer + used, size - used, ", micro-batch %d", position->micro_batch);
-    if (used < size)
-        snprintf(buffer + used, size - used, ", step %lld", (long long)position->step);
-    return buffer;
+    return rk_transport_place_text(transport->shape, transport->position, buffer, size);
 }
 
 static enum rk_status tell_failure(const struct rk_transport *transport, uint64_t record, struct rk_error *error) {
