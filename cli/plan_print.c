@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double GIB = 1073741824.0;
-
 enum { BAR_WIDTH = 40, TERMS_SHOWN = 12, RUNNERS_SHOWN = 5 };
 
 /* Two step times nearer than this are the same for all that a user would do. */
@@ -112,9 +110,9 @@ static void print_choice(const struct rk_plan_view *view, struct rk_text *text) 
                    rk_format_seconds(plan->low, low, sizeof low), rk_format_seconds(plan->high, high, sizeof high));
     print_rate(view, text);
     rk_text_format(text, "memory      %.3f GiB of %.3f GiB on the heaviest stage (%d)",
-                   (double)plan->arena_bytes[heaviest] / GIB, (double)limit_bytes(view) / GIB, heaviest);
+                   (double)plan->arena_bytes[heaviest] / RK_GIB, (double)limit_bytes(view) / RK_GIB, heaviest);
     if (plan->host_bytes[heaviest] > 0)
-        rk_text_format(text, ", and %.3f GiB of the offload pool", (double)plan->host_bytes[heaviest] / GIB);
+        rk_text_format(text, ", and %.3f GiB of the offload pool", (double)plan->host_bytes[heaviest] / RK_GIB);
     rk_text_add(text, "\n");
 }
 
@@ -252,7 +250,7 @@ static bool same_but_recompute(const struct rk_candidate *left, const struct rk_
 
 /* The same layout under every policy: by how much each fits or does not. */
 static void print_policies(const struct rk_plan_view *view, struct rk_text *text) {
-    double limit = (double)limit_bytes(view) / GIB;
+    double limit = (double)limit_bytes(view) / RK_GIB;
     heading(text, "Recompute at this layout, without offload");
     for (int policy = 0; policy < RK_RECOMPUTE_COUNT; policy++) {
         for (size_t i = 0; i < view->result->kept; i++) {
@@ -260,7 +258,7 @@ static void print_policies(const struct rk_plan_view *view, struct rk_text *text
             if (judgement->candidate.recompute != (enum rk_recompute)policy ||
                 !same_but_recompute(&view->plan->candidate, &judgement->candidate) || judgement->arena_bytes[1] == 0)
                 continue;
-            double need = (double)judgement->arena_bytes[1] / GIB;
+            double need = (double)judgement->arena_bytes[1] / RK_GIB;
             rk_text_format(text, "  %-10s needs %10.3f GiB on stage %d: ", rk_recompute_name((enum rk_recompute)policy),
                            need, judgement->heaviest_stage);
             if (judgement->refusal == RK_REFUSAL_MEMORY)
@@ -297,7 +295,7 @@ static void print_runners(const struct rk_plan_view *view, struct rk_text *text)
             continue;
         double slower = judgement->seconds / view->plan->seconds - 1;
         rk_text_format(text, "  %12.3f %6.2f %% %10.3f  ", 1e3 * judgement->seconds, 100 * slower,
-                       (double)judgement->arena_bytes[1] / GIB);
+                       (double)judgement->arena_bytes[1] / RK_GIB);
         rk_plan_print_candidate(&judgement->candidate, text);
         if (!judgement->simulated)
             rk_text_add(text, " (closed form)");

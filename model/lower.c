@@ -45,7 +45,7 @@ static void choose_slot_pool(struct rk_lowering *lowering, const struct rk_chunk
     int64_t pooled = 0, own = 0;
     for (size_t i = 0; i < program->buffer_count; i++) {
         const struct rk_buffer *buffer = &program->buffers[i];
-        int64_t bytes = (buffer->bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
+        int64_t bytes = rk_memory_aligned(buffer->bytes);
         int32_t most = 0;
         for (int32_t v = 0; v < lowering->candidate->virtual_stages && buffer->scope == RK_SCOPE_LAYER_SLOT; v++) {
             int32_t layers = layers_of_kinds(program, buffer->layer_kinds, v);

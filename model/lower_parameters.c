@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Every tensor begins at a multiple of this many elements: 256 bytes in BF16. */
-enum { TENSOR_ALIGNMENT = 128, SHARD_ALIGNMENT = 64 };
+enum { TENSOR_ALIGNMENT = 128 };
 
 static const struct parameter_row {
     const char *name;
@@ -164,7 +164,7 @@ static void close_bucket(struct flat_layout *layout, bool expert, bool decayed) 
     }
     if (lowering->status != RK_OK)
         return;
-    int64_t elements = align_up(open->elements, (int64_t)SHARD_ALIGNMENT * space->replicas);
+    int64_t elements = align_up(open->elements, (int64_t)RK_SHARD_ALIGNMENT * space->replicas);
     *bucket = (struct rk_bucket){.expert = expert, .decayed = decayed, .offset = open->offset, .elements = elements};
     lowering->bucket_ready[index] = open->ready;
     space->elements = open->offset + elements;

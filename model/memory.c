@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t aligned(int64_t bytes) {
-    return (bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
-}
-
 /* A visit-scope buffer inside the shared region. */
 struct visit_buffer {
     uint32_t buffer;
@@ -65,7 +61,7 @@ static void place_fixed(struct rk_memory_layout *layout, const struct rk_program
         bool host = buffer->space == RK_SPACE_HOST;
         if (is_view(buffer) || buffer->scope == RK_SCOPE_VISIT || is_slot_scope(buffer->scope) != slots)
             continue;
-        int64_t *end = host ? &layout->host_bytes : &layout->arena_bytes, bytes = aligned(buffer->bytes);
+        int64_t *end = host ? &layout->host_bytes : &layout->arena_bytes, bytes = rk_memory_aligned(buffer->bytes);
         for (int64_t instance = 0; instance < buffer->instance_count; instance++) {
             layout->offset[i][instance] = *end;
             *end += bytes;
@@ -98,7 +94,7 @@ static enum rk_status find_visits(struct layout_work *work, struct rk_error *err
         if (buffer->scope != RK_SCOPE_VISIT || is_view(buffer))
             continue;
         work->visit_index[i] = (int32_t)work->visit_count;
-        work->visits[work->visit_count++] = (struct visit_buffer){(uint32_t)i, aligned(buffer->bytes), -1};
+        work->visits[work->visit_count++] = (struct visit_buffer){(uint32_t)i, rk_memory_aligned(buffer->bytes), -1};
     }
     work->conflict = calloc(work->visit_count * work->visit_count + 1, sizeof *work->conflict);
     work->use = calloc(work->visit_count + 1, sizeof *work->use);

@@ -13,6 +13,13 @@
 
 enum { RK_MEMORY_ALIGNMENT = 256 }; /* bytes; what vector loads, TMA and symmetric windows all accept */
 
+#define RK_GIB 1073741824.0 /* bytes */
+
+/* Bytes rounded up to the alignment. */
+static inline int64_t rk_memory_aligned(int64_t bytes) {
+    return (bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
+}
+
 struct rk_memory_layout {
     int64_t arena_bytes;                 /* device */
     int64_t host_bytes;                  /* offload pool */

@@ -1,6 +1,6 @@
 /* Scratch of the kernels, by kind and back end: the one place that the lowering and the kernels both read. */
 #include "model/ops_workspace.h"
-#include "model/ops.h"
+#include "model/memory.h"
 
 static int64_t smaller(int64_t left, int64_t right) {
     return left < right ? left : right;
@@ -76,7 +76,7 @@ static int64_t cuda_gemm_bytes(const struct rk_op_shape *shape, int64_t m, int64
 }
 
 /* The CUDA back end: cuBLASLt's recommended workspace on Hopper for products; FP32 partial sums elsewhere, a row for
- * each of at most RK_CUDA_PARTIAL_ROWS blocks. Grouped products need none. */
+ * each of at most RK_CUDA_PARTIAL_ROWS blocks. */
 static int64_t cuda_bytes(const struct rk_op_shape *shape) {
     const int64_t *dim = shape->dim;
     switch (shape->kind) {
@@ -88,6 +88,10 @@ static int64_t cuda_bytes(const struct rk_op_shape *shape) {
     case RK_OP_GEMM_DGRAD:
     case RK_OP_GEMM_WGRAD:
         return cuda_gemm_bytes(shape, dim[0], dim[1], dim[2]);
+    case RK_OP_GROUPED_GEMM_FORWARD: /* the number of the next tile */
+    case RK_OP_GROUPED_GEMM_DGRAD:
+    case RK_OP_GROUPED_GEMM_WGRAD:
+        return 4;
     case RK_OP_ATTENTION_BACKWARD: /* the row sums of dcontext · context */
         return dim[0] * dim[2] * 4;
     case RK_OP_ROUTE_FORWARD: /* sums of each block: a score for each expert, and the squared lse */
@@ -105,5 +109,5 @@ static int64_t cuda_bytes(const struct rk_op_shape *shape) {
 
 int64_t rk_op_workspace_bytes(const struct rk_op_shape *shape, enum rk_backend_kind backend) {
     int64_t bytes = backend == RK_BACKEND_CUDA ? cuda_bytes(shape) : cpu_bytes(shape);
-    return (bytes + 255) / 256 * 256;
+    return rk_memory_aligned(bytes);
 }

@@ -21,6 +21,18 @@ static const char *refusal_name(int value) {
 static const char *op_name(int value) {
     return rk_op_name((enum rk_op_kind)value);
 }
+static const char *phase_name(int value) {
+    return rk_phase_name((enum rk_phase)value);
+}
+static const char *family_name(int value) {
+    return rk_op_family_name((enum rk_op_family)value);
+}
+static const char *stream_name(int value) {
+    return rk_stream_name((enum rk_stream_kind)value);
+}
+static const char *owner_name(int value) {
+    return rk_owner_name((enum rk_owner)value);
+}
 
 const struct rk_plan_names rk_plan_recompute_names = {recompute_name, RK_RECOMPUTE_COUNT};
 const struct rk_plan_names rk_plan_type_names = {type_name, RK_DATA_TYPE_COUNT};
@@ -29,6 +41,10 @@ const struct rk_plan_names rk_plan_routing_names = {routing_name, RK_ROUTING_COU
 const struct rk_plan_names rk_plan_origin_names = {origin_name, RK_ORIGIN_COUNT};
 const struct rk_plan_names rk_plan_refusal_names = {refusal_name, RK_REFUSAL_COUNT};
 const struct rk_plan_names rk_plan_op_names = {op_name, RK_OP_KIND_COUNT};
+const struct rk_plan_names rk_plan_phase_names = {phase_name, RK_PHASE_COUNT};
+const struct rk_plan_names rk_plan_family_names = {family_name, RK_OP_FAMILY_COUNT};
+const struct rk_plan_names rk_plan_stream_names = {stream_name, RK_STREAM_COUNT};
+const struct rk_plan_names rk_plan_owner_names = {owner_name, RK_OWNER_COUNT};
 
 #define SECONDS_MAX 1e12
 #define COUNT_MAX RK_PLAN_WHOLE_MAX

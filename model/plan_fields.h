@@ -19,7 +19,8 @@ struct rk_plan_names {
     int count;
 };
 extern const struct rk_plan_names rk_plan_recompute_names, rk_plan_type_names, rk_plan_backend_names,
-    rk_plan_routing_names, rk_plan_origin_names, rk_plan_refusal_names, rk_plan_op_names;
+    rk_plan_routing_names, rk_plan_origin_names, rk_plan_refusal_names, rk_plan_op_names, rk_plan_phase_names,
+    rk_plan_family_names, rk_plan_stream_names, rk_plan_owner_names;
 
 struct rk_plan_field {
     const char *key;

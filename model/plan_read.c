@@ -205,27 +205,14 @@ static void read_config(struct reader *reader, struct rk_json_object *root, cons
         reader->status = rk_fail(reader->error, RK_USAGE, "%s: model: '%s' is no model's name", reader->name, model);
 }
 
-static void read_named(struct reader *reader, struct rk_json_object *parent, const char *key, int count,
-                       const char *(*name)(int value), double maximum, double *values) {
+static void read_named(struct reader *reader, struct rk_json_object *parent, const char *key,
+                       const struct rk_plan_names *names, double maximum, double *values) {
     struct rk_json_object object;
     if (!open_child(reader, parent, key, &object))
         return;
-    for (int i = 0; i < count; i++)
-        values[i] = read_number(reader, &object, name(i), 0, maximum);
+    for (int i = 0; i < names->count; i++)
+        values[i] = read_number(reader, &object, names->name(i), 0, maximum);
     close_object(reader, &object);
-}
-
-static const char *phase_name(int value) {
-    return rk_phase_name((enum rk_phase)value);
-}
-static const char *family_name(int value) {
-    return rk_op_family_name((enum rk_op_family)value);
-}
-static const char *stream_name(int value) {
-    return rk_stream_name((enum rk_stream_kind)value);
-}
-static const char *owner_name(int value) {
-    return rk_owner_name((enum rk_owner)value);
 }
 
 static void read_stage(struct reader *reader, const cJSON *item, size_t number, struct rk_plan *plan) {
@@ -238,15 +225,15 @@ static void read_stage(struct reader *reader, const cJSON *item, size_t number, 
         return;
     plan->arena_bytes[number] = read_integer(reader, &object, "arena_bytes", 0, RK_PLAN_WHOLE_MAX);
     plan->host_bytes[number] = read_integer(reader, &object, "host_bytes", 0, RK_PLAN_WHOLE_MAX);
-    read_named(reader, &object, "owner_bytes", RK_OWNER_COUNT, owner_name, RK_PLAN_WHOLE_MAX, bytes);
+    read_named(reader, &object, "owner_bytes", &rk_plan_owner_names, RK_PLAN_WHOLE_MAX, bytes);
     for (int owner = 0; owner < RK_OWNER_COUNT; owner++)
         plan->owner_bytes[number][owner] = (int64_t)bytes[owner];
     if (!open_child(reader, &object, "seconds", &seconds))
         return;
     read_fields(reader, &seconds, rk_plan_time_fields, rk_plan_time_field_count, time);
-    read_named(reader, &seconds, "phase", RK_PHASE_COUNT, phase_name, 1e12, time->phase);
-    read_named(reader, &seconds, "family", RK_OP_FAMILY_COUNT, family_name, 1e12, time->family);
-    read_named(reader, &seconds, "stream", RK_STREAM_COUNT, stream_name, 1e12, time->stream_busy);
+    read_named(reader, &seconds, "phase", &rk_plan_phase_names, 1e12, time->phase);
+    read_named(reader, &seconds, "family", &rk_plan_family_names, 1e12, time->family);
+    read_named(reader, &seconds, "stream", &rk_plan_stream_names, 1e12, time->stream_busy);
     close_object(reader, &seconds);
     close_object(reader, &object);
 }

@@ -92,24 +92,11 @@ static void write_candidate(struct writer *writer, cJSON *parent, const struct r
 }
 
 /* One number for each value of an enumeration, under its names. */
-static void named_numbers(struct writer *writer, cJSON *parent, const char *key, const double *values, int count,
-                          const char *(*name)(int value)) {
+static void named_numbers(struct writer *writer, cJSON *parent, const char *key, const double *values,
+                          const struct rk_plan_names *names) {
     cJSON *object = object_in(writer, parent, key);
-    for (int i = 0; i < count; i++)
-        number(writer, object, name(i), values[i]);
-}
-
-static const char *phase_name(int value) {
-    return rk_phase_name((enum rk_phase)value);
-}
-static const char *family_name(int value) {
-    return rk_op_family_name((enum rk_op_family)value);
-}
-static const char *stream_name(int value) {
-    return rk_stream_name((enum rk_stream_kind)value);
-}
-static const char *owner_name(int value) {
-    return rk_owner_name((enum rk_owner)value);
+    for (int i = 0; i < names->count; i++)
+        number(writer, object, names->name(i), values[i]);
 }
 
 static void write_stage(struct writer *writer, cJSON *array, const struct rk_plan *plan, int32_t stage) {
@@ -120,12 +107,12 @@ static void write_stage(struct writer *writer, cJSON *array, const struct rk_pla
         bytes[owner] = (double)plan->owner_bytes[stage][owner];
     number(writer, object, "arena_bytes", (double)plan->arena_bytes[stage]);
     number(writer, object, "host_bytes", (double)plan->host_bytes[stage]);
-    named_numbers(writer, object, "owner_bytes", bytes, RK_OWNER_COUNT, owner_name);
+    named_numbers(writer, object, "owner_bytes", bytes, &rk_plan_owner_names);
     cJSON *seconds = object_in(writer, object, "seconds");
     fields(writer, seconds, rk_plan_time_fields, rk_plan_time_field_count, time);
-    named_numbers(writer, seconds, "phase", time->phase, RK_PHASE_COUNT, phase_name);
-    named_numbers(writer, seconds, "family", time->family, RK_OP_FAMILY_COUNT, family_name);
-    named_numbers(writer, seconds, "stream", time->stream_busy, RK_STREAM_COUNT, stream_name);
+    named_numbers(writer, seconds, "phase", time->phase, &rk_plan_phase_names);
+    named_numbers(writer, seconds, "family", time->family, &rk_plan_family_names);
+    named_numbers(writer, seconds, "stream", time->stream_busy, &rk_plan_stream_names);
 }
 
 static void write_example(struct writer *writer, cJSON *array, const struct rk_judgement *example) {

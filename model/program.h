@@ -142,10 +142,12 @@ struct rk_tensor {
     enum { RK_INIT_NORMAL, RK_INIT_ONE, RK_INIT_ZERO } initial;
 };
 
-/* A run of one flat space that is reduced, updated and gathered together. Its length is a multiple of 64 · the space's
- * replicas, so that every rank's shard is a whole, aligned run; what the tensors leave is padding at its end. A bucket
- * holds only decayed or only undecayed tensors: shards lie at different places on different ranks, which run one
- * program. */
+enum { RK_SHARD_ALIGNMENT = 64 }; /* elements */
+
+/* A run of one flat space that is reduced, updated and gathered together. Its length is a multiple of
+ * RK_SHARD_ALIGNMENT · the space's replicas, so that every rank's shard is a whole, aligned run; what the tensors leave
+ * is padding at its end. A bucket holds only decayed or only undecayed tensors: shards lie at different places on
+ * different ranks, which run one program. */
 struct rk_bucket {
     bool expert; /* over EP-DP inside the expert space; else over D inside the dense space */
     bool decayed;

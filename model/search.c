@@ -227,7 +227,7 @@ static void memory_remedy(const struct rk_verdict *verdict, char *remedy, size_t
     if (more >= 0.01)
         snprintf(remedy, size, "%.2f GiB more for each rank, or more ranks", more);
     else
-        snprintf(remedy, size, "%.0f bytes more for each rank", more * 1073741824.0);
+        snprintf(remedy, size, "%.0f bytes more for each rank", more * RK_GIB);
 }
 
 /* The checks of candidates say what must divide what, and which size does not fit. */

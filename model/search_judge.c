@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-static const double GIB = 1073741824.0;
-
 /* A candidate while it is judged. */
 struct judging {
     struct rk_searching *searching;
@@ -156,11 +154,11 @@ static enum rk_status judge_memory(struct judging *judging) {
     if (ratio > 0.995 && ratio < 1.005)
         return rk_search_replay(judging->searching, false, verdict, NULL);
     if (verdict->bytes[1] > judging->searching->limit_bytes)
-        return refuse(judging, RK_REFUSAL_MEMORY, (double)verdict->bytes[1] / GIB,
-                      (double)judging->searching->limit_bytes / GIB);
+        return refuse(judging, RK_REFUSAL_MEMORY, (double)verdict->bytes[1] / RK_GIB,
+                      (double)judging->searching->limit_bytes / RK_GIB);
     if (verdict->host_bytes > machine->host_memory_bytes)
-        return refuse(judging, RK_REFUSAL_HOST_MEMORY, (double)verdict->host_bytes / GIB,
-                      (double)machine->host_memory_bytes / GIB);
+        return refuse(judging, RK_REFUSAL_HOST_MEMORY, (double)verdict->host_bytes / RK_GIB,
+                      (double)machine->host_memory_bytes / RK_GIB);
     return RK_OK;
 }
 

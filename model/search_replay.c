@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const double GIB = 1073741824.0;
-
 struct replayed {
     struct rk_program *programs[RK_STAGES_MAX];
     int32_t stages;
@@ -40,12 +38,12 @@ static void judge_bytes(const struct rk_searching *searching, struct rk_verdict 
     const struct rk_machine *machine = searching->request->machine;
     if (verdict->bytes[1] > searching->limit_bytes) {
         verdict->refusal = RK_REFUSAL_MEMORY;
-        verdict->need = (double)verdict->bytes[1] / GIB;
-        verdict->have = (double)searching->limit_bytes / GIB;
+        verdict->need = (double)verdict->bytes[1] / RK_GIB;
+        verdict->have = (double)searching->limit_bytes / RK_GIB;
     } else if (verdict->host_bytes > machine->host_memory_bytes) {
         verdict->refusal = RK_REFUSAL_HOST_MEMORY;
-        verdict->need = (double)verdict->host_bytes / GIB;
-        verdict->have = (double)machine->host_memory_bytes / GIB;
+        verdict->need = (double)verdict->host_bytes / RK_GIB;
+        verdict->have = (double)machine->host_memory_bytes / RK_GIB;
     }
 }
 

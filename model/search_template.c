@@ -138,10 +138,6 @@ static void add_segment(const struct rk_searching *searching, const struct rk_pr
 
 /* ---- stage classes ---- */
 
-static int64_t aligned(int64_t bytes) {
-    return (bytes + RK_MEMORY_ALIGNMENT - 1) / RK_MEMORY_ALIGNMENT * RK_MEMORY_ALIGNMENT;
-}
-
 static bool in_flat_space(const struct rk_program *program, uint32_t buffer) {
     const struct rk_flat_space *spaces[2] = {&program->dense, &program->expert};
     for (int i = 0; i < 2; i++)
@@ -162,7 +158,7 @@ static enum rk_status measure_class(struct rk_searching *searching, const struct
     rk_memory_layout_free(&layout);
     for (uint32_t i = 0; i < program->buffer_count; i++)
         if (in_flat_space(program, i))
-            made->flat_bytes += aligned(program->buffers[i].bytes);
+            made->flat_bytes += rk_memory_aligned(program->buffers[i].bytes);
     struct priced_ops priced = {0};
     status = price_ops(searching, program, &priced, made->uncalibrated, sizeof made->uncalibrated);
     made->priced = made->uncalibrated[0] == '\0';
@@ -266,7 +262,7 @@ static int32_t template_model(const struct rk_searching *searching, const struct
 
 static void add_scope(const struct rk_buffer *buffer, struct rk_search_template *made) {
     struct rk_scope_bytes *bytes = buffer->space == RK_SPACE_HOST ? &made->host : &made->device;
-    int64_t size = aligned(buffer->bytes);
+    int64_t size = rk_memory_aligned(buffer->bytes);
     switch (buffer->scope) {
     case RK_SCOPE_STEP:
         bytes->step += size;
