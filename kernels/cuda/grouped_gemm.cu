@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 2) grouped_mma(grouped_shape shap
     int warp_row = warp % 2 * 64, warp_column = warp / 2 * 32;
     tile at = {};
     int64_t first = 0;
-    for (int64_t index = blockIdx.x; find_tile(shape, index, TILE_M, TILE_N, &at, &first); index += gridDim.x) {
+    while (find_tile(shape, take_tile(shape), TILE_M, TILE_N, &at, &first)) {
         const __nv_bfloat16 *left = (const __nv_bfloat16 *)shape.left;
         const __nv_bfloat16 *right = (const __nv_bfloat16 *)shape.right + at.group * shape.right_group;
         int64_t left_stride = left_inner ? shape.left_row : shape.left_inner;
@@ -160,7 +160,7 @@ template <typename act, bool accumulate> __global__ void grouped_plain(grouped_s
     int thread_row = threadIdx.x / 16 * 4, thread_column = threadIdx.x % 16 * 4;
     tile at = {};
     int64_t first = 0;
-    for (int64_t index = blockIdx.x; find_tile(shape, index, PLAIN_TILE, PLAIN_TILE, &at, &first); index += gridDim.x) {
+    while (find_tile(shape, take_tile(shape), PLAIN_TILE, PLAIN_TILE, &at, &first)) {
         const act *left = (const act *)shape.left + at.first_row * (accumulate ? shape.left_inner : shape.left_row);
         const act *right = (const act *)shape.right + at.group * shape.right_group;
         if (accumulate)
@@ -205,6 +205,7 @@ template <bool left_inner, bool right_inner, bool accumulate>
 static enum rk_status launch_mma(struct rk_stream *stream, const grouped_shape &shape, const char *name,
                                  struct rk_error *error) {
     bool taken = false;
+    RK_CUDA_TRY(cudaMemsetAsync(shape.next_tile, 0, sizeof *shape.next_tile, stream->handle), name);
     enum rk_status status =
         rk_cuda_grouped_wgmma(stream, shape, left_inner, right_inner, accumulate, name, &taken, error);
     if (status != RK_OK || taken)
@@ -219,6 +220,7 @@ static enum rk_status launch_mma(struct rk_stream *stream, const grouped_shape &
 template <bool accumulate>
 static enum rk_status launch_plain(struct rk_stream *stream, const grouped_shape &shape, enum rk_data_type type,
                                    const char *name, struct rk_error *error) {
+    RK_CUDA_TRY(cudaMemsetAsync(shape.next_tile, 0, sizeof *shape.next_tile, stream->handle), name);
     unsigned blocks = 4u * (unsigned)stream->device->properties.multiProcessorCount;
     RK_CUDA_BY_TYPE(type, (grouped_plain<act, accumulate><<<blocks, PLAIN_THREADS, 0, stream->handle>>>(shape)));
     return rk_cuda_launched(stream, name, error);
@@ -231,6 +233,7 @@ static grouped_shape shape_of(const struct rk_op_call *call) {
     shape.offsets = (const int32_t *)call->operand[2];
     shape.out = call->operand[3];
     shape.groups = (int)call->shape->dim[1];
+    shape.next_tile = (unsigned *)call->operand[4];
     return shape;
 }
 

@@ -16,6 +16,7 @@ struct grouped_shape {
     int64_t left_row, left_inner, right_inner, right_column;
     int64_t right_group; /* values between two groups' right factors; 0 for wgrad */
     bool weight_gradient;
+    unsigned *next_tile; /* on the device, 0 at the launch: see take_tile */
 };
 
 struct tile {
@@ -46,6 +47,19 @@ __device__ __forceinline__ bool find_tile(const grouped_shape &shape, int64_t in
         *first += tiles;
     }
     return false;
+}
+
+/* The number of the tile that a block works on next; all threads get it, and stand at a barrier. Blocks ask for tiles
+ * instead of owning every gridDim-th: where another kernel holds a multiprocessor (a receive of the pipeline waits on
+ * one), the block that finds no place begins late, and must not keep a share of the work waiting. Which block computes
+ * a tile does not change the tile. */
+__device__ __forceinline__ int64_t take_tile(const grouped_shape &shape) {
+    __shared__ unsigned taken;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        taken = atomicAdd(shape.next_tile, 1u);
+    __syncthreads();
+    return taken;
 }
 
 /* The path of Hopper's own instructions (wgmma). left_inner, right_inner: the inner dimension of the factor lies

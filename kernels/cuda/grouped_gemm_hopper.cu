@@ -128,7 +128,8 @@ __global__ void __launch_bounds__(WG_THREADS, 1) grouped_wgmma(grouped_shape sha
     int64_t right_stride = right_inner ? shape.right_column : shape.right_inner;
     tile at = {};
     int64_t first = 0;
-    for (int64_t index = blockIdx.x; find_tile(shape, index, WG_TILE_M, WG_TILE_N, &at, &first); index += gridDim.x) {
+    for (int64_t index = take_tile(shape); find_tile(shape, index, WG_TILE_M, WG_TILE_N, &at, &first);
+         index = take_tile(shape)) {
         const __nv_bfloat16 *left =
             (const __nv_bfloat16 *)shape.left + at.first_row * (accumulate ? shape.left_inner : shape.left_row);
         const __nv_bfloat16 *right = (const __nv_bfloat16 *)shape.right + at.group * shape.right_group +
