@@ -38,9 +38,6 @@ enum rk_status rk_cli_parse(struct rk_cli *cli, const struct rk_arguments *verb,
 enum rk_status rk_cli_data_file(const struct rk_cli *cli, const char *name, char path[PATH_MAX],
                                 struct rk_error *error);
 
-/* Creates the folder of cli->database when it is the default one and does not exist yet. */
-enum rk_status rk_cli_make_database_folder(struct rk_cli *cli);
-
 /* The verbs of this build, in the order of help. */
 #define RK_VERB(verb)                                                                                                  \
     extern const struct rk_arguments rk_cli_##verb##_arguments;                                                        \

@@ -9,7 +9,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 typedef enum rk_status verb_function(struct rk_cli *cli, int argc, char **argv);
@@ -106,21 +105,6 @@ static enum rk_status set_database(struct rk_cli *cli, const char *given) {
         length = snprintf(cli->database, sizeof cli->database, "reckon.db");
     if (length < 0 || (size_t)length >= sizeof cli->database)
         return rk_fail(&cli->error, RK_USAGE, "--db: the file name is too long");
-    return RK_OK;
-}
-
-enum rk_status rk_cli_make_database_folder(struct rk_cli *cli) {
-    if (cli->database_given)
-        return RK_OK;
-    char folder[PATH_MAX];
-    memcpy(folder, cli->database, sizeof folder);
-    for (char *slash = strchr(folder + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-            return rk_fail(&cli->error, RK_ERROR, "%s: cannot create this folder for the database: %s; use --db FILE",
-                           folder, strerror(errno));
-        *slash = '/';
-    }
     return RK_OK;
 }
 

@@ -134,14 +134,14 @@ static enum rk_status check_options(const struct run_options *values, struct rk_
         return rk_fail(error, RK_USAGE, "--synthetic and --data exclude each other");
     if (!values->synthetic && values->data == NULL)
         return rk_fail(error, RK_USAGE, "run: what to train on? Give --data FILE (a token file) or --synthetic");
-    if (values->resume && values->checkpoint == NULL)
-        return rk_fail(error, RK_USAGE, "--resume: needs --checkpoint DIR, the directory to resume from");
-    if (values->load_weights != NULL && values->resume)
-        return rk_fail(error, RK_USAGE, "--resume and --load-weights exclude each other");
     if (values->minimum_learning_rate > values->learning_rate)
         return rk_fail(error, RK_USAGE, "--lr-min: %g is above --lr %g", values->minimum_learning_rate,
                        values->learning_rate);
-    return RK_OK;
+    const struct rk_training_options training = {.checkpoint = values->checkpoint,
+                                                 .checkpoint_every = values->checkpoint_every,
+                                                 .resume = values->resume,
+                                                 .load_weights = values->load_weights};
+    return rk_training_check_options(&training, error);
 }
 
 /* The plan's model must have a forward, and its back end must be in this program. */

@@ -34,10 +34,7 @@ static enum rk_status begin_row(struct rk_run_record *record, const struct rk_ru
     struct rk_db_options options = {
         .access = RK_DB_WRITE, .busy_timeout_ms = (int64_t)(1e3 * origin->lock_seconds), .log = &record->cli->log};
     rk_plan_row_make(record->plan, &plan);
-    enum rk_status status = rk_cli_make_database_folder(record->cli);
-    if (status != RK_OK)
-        return status;
-    status = rk_db_open(record->cli->database, &options, &record->db, error);
+    enum rk_status status = rk_db_open(record->cli->database, &options, &record->db, error);
     if (status == RK_OK)
         status = rk_plan_find_or_store(record->db, &plan, origin->document, &run.plan_id, error);
     if (status == RK_OK)

@@ -27,11 +27,13 @@ static bool step_traced(const struct rk_training_options *options, int64_t first
     return false;
 }
 
-static enum rk_status check_options(const struct rk_training_options *options, struct rk_error *error) {
+enum rk_status rk_training_check_options(const struct rk_training_options *options, struct rk_error *error) {
     if (options->resume && options->checkpoint == NULL)
         return rk_fail(error, RK_USAGE, "--resume: needs --checkpoint DIR, the directory to resume from");
     if (options->checkpoint_every > 0 && options->checkpoint == NULL)
         return rk_fail(error, RK_USAGE, "--checkpoint-every: needs --checkpoint DIR, the directory to write to");
+    if (options->resume && options->load_weights != NULL)
+        return rk_fail(error, RK_USAGE, "--resume and --load-weights exclude each other");
     return RK_OK;
 }
 
@@ -293,7 +295,7 @@ enum rk_status rk_training_run(struct rk_job *job, const struct rk_architecture 
     struct rk_training training = {
         .job = job, .architecture = architecture, .options = options, .candidate = *candidate};
     bool interrupted = false;
-    enum rk_status status = check_options(options, error);
+    enum rk_status status = rk_training_check_options(options, error);
     if (status == RK_OK)
         status = find_checkpoint(&training, error);
     if (status != RK_OK)

@@ -72,6 +72,10 @@ struct rk_training_report {
     double capacity_factor; /* at the end: --dropless may have raised it */
 };
 
+/* RK_USAGE when options of checkpoints and first weights contradict one another, with the flag's name; rk_training_run
+ * asks too. */
+enum rk_status rk_training_check_options(const struct rk_training_options *options, struct rk_error *error);
+
 /* Runs the candidate of the job. Every rank gets the same report (free with rk_training_report_free). RK_INTERRUPTED
  * leaves a report too. Options that contradict one another are RK_USAGE. */
 enum rk_status rk_training_run(struct rk_job *job, const struct rk_architecture *architecture,

@@ -92,6 +92,8 @@ assert all(abs(x - y) <= 2e-6 * abs(x) for u, v in zip(a, b) for x, y in zip(u, 
     fails 2 "exclude" "$RECKON" run p.json --synthetic --data x
     fails 2 "absent.u16" "$RECKON" run p.json --data absent.u16
     fails 2 "--checkpoint DIR" "$RECKON" run p.json --synthetic --resume
+    fails 2 "--checkpoint DIR" "$RECKON" run p.json --synthetic --checkpoint-every 3 --nproc 1
+    fails 2 "--load-weights" "$RECKON" run p.json --synthetic --resume --checkpoint c --load-weights w
     fails 2 "--lr-min" "$RECKON" run p.json --synthetic --lr 1e-4 --lr-min 1e-3
     fails 2 "routing" "$RECKON" run p.json --synthetic --routing sideways
     fails 2 "steps" "$RECKON" run p.json --synthetic --steps 0
