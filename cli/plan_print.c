@@ -337,7 +337,8 @@ static void print_refusal(const struct rk_plan_view *view, const struct rk_judge
         rk_text_format(text, "      needs %.3f GiB, has %.3f GiB: %.3f GiB too much on stage %d\n", judgement->need,
                        judgement->have, judgement->need - judgement->have, judgement->heaviest_stage);
     else if (refusal == RK_REFUSAL_TOPOLOGY && judgement->need <= judgement->have)
-        rk_text_format(text, "      some groups of %.0f ranks span hosts: the %.0f ranks of a host are no multiple of it\n",
+        rk_text_format(text,
+                       "      some groups of %.0f ranks span hosts: the %.0f ranks of a host are no multiple of it\n",
                        judgement->need, judgement->have);
     else if (refusal == RK_REFUSAL_TOPOLOGY)
         rk_text_format(text, "      needs %.0f ranks on one host, has %.0f\n", judgement->need, judgement->have);

@@ -24,8 +24,8 @@ struct rk_pricing {
     struct rk_cost_hardware *profile;
 };
 
-/* The back end that a name means here: "cpu", "cuda" (RK_HARDWARE_UNFIT without a GPU or CUDA in the program), or "auto",
- * the GPUs when there are any. */
+/* The back end that a name means here: "cpu", "cuda" (RK_HARDWARE_UNFIT without a GPU or CUDA in the program), or
+ * "auto", the GPUs when there are any. */
 enum rk_status rk_pricing_backend(const char *name, const struct rk_backend **backend, struct rk_error *error);
 
 /* RK_UNCALIBRATED when the data base holds nothing for this machine. What a calibration or a profile warns of goes to

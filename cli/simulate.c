@@ -37,8 +37,8 @@ const struct rk_arguments rk_cli_simulate_arguments = {
     .maximum_operands = 1,
     .options = options,
     .option_count = sizeof options / sizeof options[0],
-    .description = "Lowers the plan to its step programs, prices every op and plays them: accounts of every stage, and with\n"
-                   "--trace one row per stream of every stage (a process per stage, a thread per stream).",
+    .description = "Lowers the plan to its step programs, prices every op and plays them: accounts of every stage,\n"
+                   "and with --trace one row per stream of every stage (a process per stage, a thread per stream).",
     .examples = "  reckon simulate plan.json\n"
                 "  reckon simulate plan.json --trace step.json\n"
                 "  reckon simulate plan.json --hardware h200",
@@ -71,8 +71,8 @@ static enum rk_status read_plan(struct simulating *simulating) {
 /* ---- the trace ---- */
 
 static void name_row(struct rk_text *text, const char *kind, int32_t stage, int thread, const char *name) {
-    rk_text_format(text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", kind, stage,
-                   thread, name);
+    rk_text_format(text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", kind,
+                   stage, thread, name);
 }
 
 static void name_rows(const struct simulating *simulating, struct rk_text *text) {
@@ -159,7 +159,8 @@ static void print_text(const struct simulating *simulating) {
 static void print_json(const struct simulating *simulating) {
     const struct rk_simulation *simulation = &simulating->play.simulation;
     FILE *out = simulating->cli->out;
-    fprintf(out, "{\n  \"step_seconds\": %.17g,\n  \"low\": %.17g,\n  \"high\": %.17g,\n  \"planned_seconds\": %.17g,\n",
+    fprintf(out,
+            "{\n  \"step_seconds\": %.17g,\n  \"low\": %.17g,\n  \"high\": %.17g,\n  \"planned_seconds\": %.17g,\n",
             simulation->step_seconds, simulation->low, simulation->high, simulating->plan->seconds);
     fprintf(out, "  \"stages\": [");
     for (int32_t s = 0; s < simulation->stage_count; s++) {

@@ -82,8 +82,9 @@ void rk_candidate_even_chunks(const struct rk_architecture *architecture, struct
 enum rk_status rk_candidate_check(const struct rk_architecture *architecture, const struct rk_candidate *candidate,
                                   struct rk_error *error);
 
-/* Whether the step fits the formats, for a candidate that rk_candidate_check accepts: row numbers are 32-bit, byte counts
- * 64-bit, and a rank's schedule is written out, at most 4,194,304 visits of blocks. RK_INFEASIBLE with need and have. */
+/* Whether the step fits the formats, for a candidate that rk_candidate_check accepts: row numbers are 32-bit, byte
+ * counts 64-bit, and a rank's schedule is written out, at most 4,194,304 visits of blocks. RK_INFEASIBLE with need and
+ * have. */
 enum rk_status rk_candidate_check_sizes(const struct rk_architecture *architecture,
                                         const struct rk_candidate *candidate, struct rk_error *error);
 

@@ -50,7 +50,8 @@ struct rk_cost_source {
     void *context;
 };
 
-/* What the machine is beyond the price of ops, from a calibration or a hardware profile. Every figure has its origin. */
+/* What the machine is beyond the price of ops, from a calibration or a hardware profile. Every figure has its origin.
+ * */
 struct rk_figure {
     double value;
     double relative_uncertainty;

@@ -325,8 +325,8 @@ static enum rk_status refuse(const struct rk_cost_table *table, const struct rk_
     bool any = table->kinds[shape->kind].curve_count > 0;
     if (any && place->crosses_hosts)
         return rk_fail(error, RK_UNCALIBRATED,
-                       "%s: no measurement of %s between hosts; run `reckon calibrate` under a launcher on all of them, "
-                       "or plan with --hardware PROFILE",
+                       "%s: no measurement of %s between hosts; run `reckon calibrate` under a launcher on all of "
+                       "them, or plan with --hardware PROFILE",
                        table->name, rk_op_name(shape->kind));
     return rk_fail(error, RK_UNCALIBRATED, "%s: no measurement of %s%s; measure %s (group of %d, %d ranks busy)",
                    table->name, rk_op_name(shape->kind), any ? " in this data type" : "", text, place->group_size,

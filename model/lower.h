@@ -126,7 +126,8 @@ enum rk_value {
     RK_VALUE_COUNT
 };
 
-/* Where the values of a kind of block lie: buffers by field name or by enum rk_value; RK_NO_BUFFER where it is absent. */
+/* Where the values of a kind of block lie: buffers by field name or by enum rk_value; RK_NO_BUFFER where it is absent.
+ * */
 struct rk_block_values {
     uint32_t input; /* the block's input; the same buffer for both kinds */
     union {

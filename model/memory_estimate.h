@@ -1,6 +1,7 @@
 /* Closed forms of memory: model states per rank and activations per block. The exact bytes of a plan come from its
- * buffer table. The search judges offload by the two activation forms of a block; the others are published closed forms,
- * kept as vectors: the tests reproduce the published figures with them, and so check the parameter counts they take. */
+ * buffer table. The search judges offload by the two activation forms of a block; the others are published closed
+ * forms, kept as vectors: the tests reproduce the published figures with them, and so check the parameter counts they
+ * take. */
 #ifndef RK_MODEL_MEMORY_ESTIMATE_H
 #define RK_MODEL_MEMORY_ESTIMATE_H
 

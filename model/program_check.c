@@ -161,7 +161,8 @@ static enum rk_status check_buckets(const struct rk_program *program, struct rk_
     for (size_t i = 0; i < program->bucket_count; i++) {
         const struct rk_bucket *bucket = &program->buckets[i];
         int32_t replicas = space_of(program, bucket->expert)->replicas;
-        if (bucket->offset != end[bucket->expert] || bucket->elements <= 0 || bucket->elements % (RK_SHARD_ALIGNMENT * replicas) != 0)
+        if (bucket->offset != end[bucket->expert] || bucket->elements <= 0 ||
+            bucket->elements % (RK_SHARD_ALIGNMENT * replicas) != 0)
             return rk_fail(error, RK_ERROR, "step program: bucket %zu (%lld elements at %lld) does not fit", i,
                            (long long)bucket->elements, (long long)bucket->offset);
         end[bucket->expert] += bucket->elements;

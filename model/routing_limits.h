@@ -1,6 +1,6 @@
 /* How much routing the executor has room for, by back end: the one place that the kernels, the transports, `plan` and
- * `run` read. A lane of a warp holds every 32nd expert of a token, and one of its routes. Compiles as C and as CUDA C++.
- * rk_candidate_check_routing (model/candidate.h) compares a candidate with them. */
+ * `run` read. A lane of a warp holds every 32nd expert of a token, and one of its routes. Compiles as C and as CUDA
+ * C++. rk_candidate_check_routing (model/candidate.h) compares a candidate with them. */
 #ifndef RK_MODEL_ROUTING_LIMITS_H
 #define RK_MODEL_ROUTING_LIMITS_H
 

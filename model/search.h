@@ -5,11 +5,12 @@
  * 100 % and the largest whole per cent that the host link carries. Layers are spread evenly (rk_candidate_even_chunks).
  *
  * A candidate is judged in this order, and the first refusal stands: divisibility; topology (an EP-MP group must not
- * span hosts); size (rk_candidate_check_sizes); memory; host memory; offload bandwidth to the host, then from it; price. Offload: the bytes that a block
- * of the stage's prevailing kind keeps (balanced load, no capacity padding: rk_moe_block_activation_bytes less what is
- * recomputed) times the offloaded share, over the time of the block's forward (backward), must not exceed the link's
- * rate with all ranks of the host copying. Bytes of memory are those of the step program's buffers: near the limit and
- * for the replayed candidates they come from the memory layout itself, elsewhere from a closed form that equals it.
+ * span hosts); size (rk_candidate_check_sizes); memory; host memory; offload bandwidth to the host, then from it;
+ * price. Offload: the bytes that a block of the stage's prevailing kind keeps (balanced load, no capacity padding:
+ * rk_moe_block_activation_bytes less what is recomputed) times the offloaded share, over the time of the block's
+ * forward (backward), must not exceed the link's rate with all ranks of the host copying. Bytes of memory are those of
+ * the step program's buffers: near the limit and for the replayed candidates they come from the memory layout itself,
+ * elsewhere from a closed form that equals it.
  *
  * Of the feasible ones the best by closed form are replayed, at least four and as many more as keep the replay short.
  * Among those within 0.1 % of the fastest the plainest comes first: no offload, then fewest bytes. */

@@ -14,8 +14,8 @@ static enum rk_status check_request(const struct rk_search_request *request, str
                        (long long)request->sequence, (long long)batch, (long long)RK_TOKENS_MAX,
                        (long long)RK_GLOBAL_TOKENS_MAX);
     if (request->micro_batch_tokens > RK_TOKENS_MAX)
-        return rk_fail(error, RK_USAGE, "micro-batch: %lld tokens, at most %lld", (long long)request->micro_batch_tokens,
-                       (long long)RK_TOKENS_MAX);
+        return rk_fail(error, RK_USAGE, "micro-batch: %lld tokens, at most %lld",
+                       (long long)request->micro_batch_tokens, (long long)RK_TOKENS_MAX);
     if (batch % request->sequence != 0)
         return rk_fail(error, RK_USAGE, "global batch: %lld tokens are not whole sequences of %lld; use %lld",
                        (long long)batch, (long long)request->sequence,

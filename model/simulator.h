@@ -18,8 +18,8 @@
 #include "model/cost.h"
 #include "model/program.h"
 
-/* The accounts that make up a stage's step, in struct rk_stage_time: members of that name, a text for people and a short
- * heading. X(member, text, heading) */
+/* The accounts that make up a stage's step, in struct rk_stage_time: members of that name, a text for people and a
+ * short heading. X(member, text, heading) */
 #define RK_STAGE_ACCOUNT_TABLE(X)                                                                                      \
     X(compute, "compute", "compute")                        /* the compute stream works (kernels and local copies) */  \
     X(exposed_exchange, "exposed exchange", "exchange")     /* waits for EP traffic that compute does not cover */     \
