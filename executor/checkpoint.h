@@ -37,8 +37,8 @@ enum rk_status rk_checkpoint_load(struct rk_trainer *trainer, const struct rk_ar
                                   const char *directory, struct rk_checkpoint_facts *facts, struct rk_error *error);
 
 /* Collective. Whether directory/latest exists. All ranks get the answer of rank 0; when a rank sees another `latest`
- * (its host has not mounted the file system), all return RK_USAGE with its number and host. */
-enum rk_status rk_checkpoint_find(const struct rk_job *job, const char *directory, bool *exists,
-                                  struct rk_error *error);
+ * (its host has not mounted the file system), all return RK_USAGE with its number and host. Makes the directory when it
+ * is absent; one that cannot be made or written to is RK_ERROR now, not after the steps of its first checkpoint. */
+enum rk_status rk_checkpoint_find(struct rk_job *job, const char *directory, bool *exists, struct rk_error *error);
 
 #endif

@@ -61,6 +61,9 @@ enum rk_status rk_shard_header_print(struct rk_saved_piece *pieces, size_t count
 enum rk_status rk_shard_header_read(const char *path, size_t file, int64_t bytes, struct rk_saved_piece **pieces,
                                     size_t *count, struct rk_error *error);
 
+/* Makes the directory when it is absent, and fails with RK_ERROR when no checkpoint could be written there. */
+enum rk_status rk_checkpoint_prepare(const char *directory, struct rk_error *error);
+
 /* True for names that checkpoints' folders have: "step-00000012" and "step-00000012.1"; the step in *step. */
 bool rk_checkpoint_folder_step(const char *name, int64_t *step);
 

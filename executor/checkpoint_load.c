@@ -71,8 +71,7 @@ static struct sight look_for_latest(const char *directory) {
     return seen;
 }
 
-enum rk_status rk_checkpoint_find(const struct rk_job *job, const char *directory, bool *exists,
-                                  struct rk_error *error) {
+enum rk_status rk_checkpoint_find(struct rk_job *job, const char *directory, bool *exists, struct rk_error *error) {
     struct sight mine = look_for_latest(directory);
     struct sight *all = calloc((size_t)job->place.world, sizeof *all);
     if (all == NULL)
@@ -89,6 +88,8 @@ enum rk_status rk_checkpoint_find(const struct rk_job *job, const char *director
                         : all[0].exists == 0  ? "a checkpoint"
                                               : "another checkpoint",
                         job->peers[0].host, all[0].exists == 0 ? "none" : "one");
+    if (status == RK_OK)
+        status = rk_job_agree(job, job->place.rank == 0 ? rk_checkpoint_prepare(directory, error) : RK_OK, error);
     if (status == RK_OK)
         *exists = all[0].exists != 0;
     free(all);

@@ -53,11 +53,27 @@ static enum rk_status make_folders(const char *path, struct rk_error *error) {
         bool last = *slash == '\0';
         *slash = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return rk_fail(error, RK_ERROR, "%s: cannot make the folder: %s", part, strerror(errno));
+            return rk_fail(error, RK_ERROR, "%s: cannot make the folder: %s; give another directory with --checkpoint",
+                           part, strerror(errno));
         if (last)
             return RK_OK;
         *slash = '/';
     }
+}
+
+enum rk_status rk_checkpoint_prepare(const char *directory, struct rk_error *error) {
+    struct stat facts;
+    if (strlen(directory) + RK_CHECKPOINT_NAME >= PATH_MAX)
+        return rk_fail(error, RK_USAGE, "--checkpoint: the name '%.80s...' is too long", directory);
+    enum rk_status status = make_folders(directory, error);
+    if (status != RK_OK)
+        return status;
+    if (stat(directory, &facts) == 0 && !S_ISDIR(facts.st_mode))
+        return rk_fail(error, RK_ERROR, "%s: is no folder; give another directory with --checkpoint", directory);
+    if (access(directory, W_OK | X_OK) != 0)
+        return rk_fail(error, RK_ERROR, "%s: cannot be written to: %s; give another directory with --checkpoint",
+                       directory, strerror(errno));
+    return RK_OK;
 }
 
 /* Rank 0 chooses a name that no valid checkpoint has, and makes the folder. */

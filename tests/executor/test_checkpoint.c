@@ -161,6 +161,30 @@ static void a_directory_is_not_overwritten(void **state) {
     assert_non_null(strstr(outcome->message[0], "--resume"));
 }
 
+/* A directory that no checkpoint can be written to is refused before the first step, not after it. */
+static void a_directory_that_cannot_be_is_refused_first(void **state) {
+    (void)state;
+    char file[256], below[300];
+    struct training_case test = {
+        .model = model_olmoe, .expert_parallel = 2, .data_parallel = 2, .steps = 2};
+    snprintf(file, sizeof file, "%s/a file", folder);
+    snprintf(below, sizeof below, "%s/below", file);
+    int descriptor = open(file, O_CREAT | O_WRONLY, 0600);
+    assert_true(descriptor >= 0);
+    close(descriptor);
+    for (int where = 0; where < 2; where++) {
+        test.checkpoint = where == 0 ? file : below;
+        case_run(&test, outcome);
+        for (int rank = 0; rank < 2; rank++) {
+            assert_int_equal(outcome->status[rank], RK_ERROR);
+            assert_non_null(strstr(outcome->message[rank], file));
+            assert_non_null(strstr(outcome->message[rank], "give another directory"));
+        }
+        assert_int_equal(outcome->steps, 0);
+    }
+    unlink(file);
+}
+
 /* Makes a checkpoint of two ranks after two steps. */
 static struct training_case fresh_checkpoint(void) {
     struct training_case test = {
@@ -416,6 +440,7 @@ int main(void) {
         cmocka_unit_test(precision_may_change),
         cmocka_unit_test(oldest_are_removed),
         cmocka_unit_test(a_directory_is_not_overwritten),
+        cmocka_unit_test(a_directory_that_cannot_be_is_refused_first),
         cmocka_unit_test(broken_checkpoints_are_refused),
         cmocka_unit_test(foreign_checkpoints_are_refused),
         cmocka_unit_test(ranks_must_see_the_same_checkpoint),
