@@ -32,6 +32,18 @@ static mode_t creation_mode(const char *path) {
     return 0666 & ~mask;
 }
 
+/* SQLite's file format, section 1.3: every database begins with this text and its final zero. */
+static bool is_database(const char *path) {
+    static const char magic[16] = "SQLite format 3";
+    char head[sizeof magic] = {0};
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    bool same = read(descriptor, head, sizeof head) == (ssize_t)sizeof head && memcmp(head, magic, sizeof head) == 0;
+    close(descriptor);
+    return same;
+}
+
 enum rk_status rk_atomic_file_open(const char *path, struct rk_atomic_file *file, struct rk_error *error) {
     file->descriptor = -1;
     file->temporary[0] = '\0';
@@ -47,6 +59,8 @@ enum rk_status rk_atomic_file_open(const char *path, struct rk_atomic_file *file
         file->descriptor = open(file->path, O_WRONLY | O_CLOEXEC);
         return file->descriptor < 0 ? fail_errno(error, path, "cannot open for writing") : RK_OK;
     }
+    if (exists && is_database(file->path))
+        return rk_fail(error, RK_USAGE, "%s: is a database, which would be lost; write to another file", path);
     snprintf(file->temporary, sizeof file->temporary, "%s.XXXXXX", file->path);
     file->descriptor = mkostemp(file->temporary, O_CLOEXEC);
     if (file->descriptor < 0) {

@@ -10,11 +10,12 @@
 #include <limits.h>
 
 struct rk_atomic_file {
-    int descriptor;               /* -1 when not open */
-    char path[PATH_MAX];          /* the target, symbolic links resolved */
+    int descriptor;                /* -1 when not open */
+    char path[PATH_MAX];           /* the target, symbolic links resolved */
     char temporary[PATH_MAX + 16]; /* empty when the target is written directly */
 };
 
+/* A path that holds a database is refused with RK_USAGE: measurements are never replaced by what is made of them. */
 enum rk_status rk_atomic_file_open(const char *path, struct rk_atomic_file *file, struct rk_error *error);
 /* Appends. After a failure only rk_atomic_file_abandon may follow. */
 enum rk_status rk_atomic_file_write(struct rk_atomic_file *file, const void *data, size_t length,

@@ -68,6 +68,24 @@ static void abandoned_leaves_the_old(void **state) {
     unlink(path);
 }
 
+static void a_database_is_not_replaced(void **state) {
+    (void)state;
+    struct rk_error error;
+    static const char database[] = "SQLite format 3\0and its pages";
+    const char *path = in_folder("a");
+    int descriptor = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(descriptor >= 0);
+    assert_int_equal(write(descriptor, database, sizeof database), sizeof database);
+    close(descriptor);
+    assert_int_equal(rk_write_file(path, "new", 3, &error), RK_USAGE);
+    assert_non_null(strstr(error.text, path));
+    struct stat status;
+    stat(path, &status);
+    assert_int_equal(status.st_size, sizeof database);
+    assert_int_equal(count_files(), 1);
+    unlink(path);
+}
+
 static void keeps_permissions_and_links(void **state) {
     (void)state;
     struct rk_error error;
@@ -149,6 +167,7 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appears_at_commit),           cmocka_unit_test(abandoned_leaves_the_old),
+        cmocka_unit_test(a_database_is_not_replaced),
         cmocka_unit_test(keeps_permissions_and_links), cmocka_unit_test(full_disk_leaves_the_old),
         cmocka_unit_test(devices_are_written_directly), cmocka_unit_test(bad_places_are_named),
     };
