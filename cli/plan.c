@@ -385,6 +385,24 @@ static void store_if_there(struct planning *planning, const char *document) {
 
 /* ---- the verb ---- */
 
+/* What to do with the plan, or why it cannot be run. */
+static void say_how_to_run(const struct planning *planning, const char *out) {
+    const struct rk_log *log = &planning->cli->log;
+    const struct rk_machine *machine = &planning->pricing.machine;
+    long long ranks = (long long)planning->values->gpus;
+    struct rk_error reason = {0};
+    if (rk_architecture_runnable(&planning->plan->architecture, &reason) != RK_OK)
+        rk_log_write(log, RK_LOG_INFO, "plan written to %s, to look at only: %s", out, reason.text);
+    else if (!machine->shared_devices && machine->devices_per_host > 0 && ranks > machine->devices_per_host)
+        rk_log_write(log, RK_LOG_INFO,
+                     "plan written to %s; run it with one process a GPU on every host, by Slurm: srun reckon run %s "
+                     "--data TOKENS (examples/launch has more)",
+                     out, out);
+    else
+        rk_log_write(log, RK_LOG_INFO, "plan written to %s; run it with: reckon run %s --nproc %lld --data TOKENS", out,
+                     out, ranks);
+}
+
 static enum rk_status write_out(struct planning *planning) {
     struct rk_cli *cli = planning->cli;
     const char *out = planning->values->out;
@@ -402,8 +420,7 @@ static enum rk_status write_out(struct planning *planning) {
         store_if_there(planning, document.data);
     fflush(cli->out); /* what goes to the log comes after it */
     if (status == RK_OK && out != NULL)
-        rk_log_write(&cli->log, RK_LOG_INFO, "plan written to %s; run it with: reckon run %s --nproc %lld", out, out,
-                     (long long)planning->values->gpus);
+        say_how_to_run(planning, out);
     rk_text_free(&document);
     return status;
 }

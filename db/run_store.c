@@ -164,6 +164,7 @@ enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, str
     int64_t found = 0;
     enum rk_status status = rk_query_open(db,
                                           "SELECT id FROM run WHERE plan_id = coalesce(?, plan_id)"
+                                          " AND EXISTS (SELECT 1 FROM run_step WHERE run_id = run.id)"
                                           " ORDER BY started_us DESC, id DESC LIMIT 1",
                                           "looking for the newest run", &query, error);
     if (status != RK_OK) {
@@ -172,7 +173,7 @@ enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, str
     rk_bind_reference(&query, plan_id);
     status = rk_query_find(&query, &found, error);
     if (status == RK_OK && found == 0) {
-        status = rk_fail(error, RK_USAGE, "%s: no run stored yet; run `reckon run PLAN.json` first", db->path);
+        status = rk_fail(error, RK_USAGE, "%s: no run with a step is stored yet; run `reckon run PLAN.json` first", db->path);
     }
     if (status == RK_OK) {
         *id = found;

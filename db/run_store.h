@@ -35,7 +35,8 @@ enum rk_status rk_run_end(struct rk_db *db, int64_t id, enum rk_run_state state,
 enum rk_status rk_run_get(struct rk_db *db, int64_t id, struct rk_run_row *row, struct rk_error *error);
 /* Newest first; the caller's (free), as all lists here. */
 enum rk_status rk_run_list(struct rk_db *db, struct rk_run_row **rows, size_t *count, struct rk_error *error);
-/* The newest run, or of a plan when plan_id is not 0. RK_USAGE when there is none. */
+/* The newest run that took a step (one that was refused or had nothing left to do took none), or of a plan when plan_id is
+ * not 0. RK_USAGE when there is none. */
 enum rk_status rk_run_newest(struct rk_db *db, int64_t plan_id, int64_t *id, struct rk_error *error);
 
 struct rk_step_row {

@@ -94,7 +94,11 @@ static enum rk_status resume(struct rk_training *training, struct rk_error *erro
         rk_log_write(log, RK_LOG_WARNING,
                      "%s: was written with other data (%s, seed %llu): this run is not its continuation",
                      options->checkpoint, saved.data, (unsigned long long)saved.seed);
-    rk_log_write(log, RK_LOG_INFO, "resumed from %s after step %lld", options->checkpoint, (long long)saved.step);
+    if (saved.step >= options->steps)
+        rk_log_write(log, RK_LOG_WARNING, "%s: %lld steps are done already, of the %lld that --steps asks for: nothing to do",
+                     options->checkpoint, (long long)saved.step, (long long)options->steps);
+    else
+        rk_log_write(log, RK_LOG_INFO, "resumed from %s after step %lld", options->checkpoint, (long long)saved.step);
     return RK_OK;
 }
 

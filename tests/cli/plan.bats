@@ -34,10 +34,18 @@ small() {
     [[ $output == *"offload at most 13.8 %"* ]]
 }
 
+@test "a plan says how it is run: on one host, on several, or not at all" {
+    run --separate-stderr -0 plan_report report-8l-n32 --gpus 4 --global-batch 512Ki --out plan.json
+    [[ $stderr == *"plan written to plan.json, to look at only: report-8l-n32 "*"the executor does not have: "* ]]
+    run --separate-stderr -0 "$RECKON" plan --model "$(models olmoe-1b-7b)" --hardware h200 --gpus 16 --seq 4096 \
+        --global-batch 4Mi --out plan.json
+    [[ $stderr == *"one process a GPU on every host, by Slurm: srun reckon run plan.json --data TOKENS"* ]]
+}
+
 @test "a plan is written, read back and simulated; the trace is JSON with every stage" {
     run --separate-stderr -0 small --pp 2 --ep 2 --micro-batch 256 --out plan.json
     [[ $output == *"plan        PP 2"* ]]
-    [[ $stderr == *"plan written to plan.json; run it with: reckon run plan.json --nproc 4"* ]]
+    [[ $stderr == *"plan written to plan.json; run it with: reckon run plan.json --nproc 4 --data TOKENS"* ]]
     run --separate-stderr -0 "$RECKON" simulate plan.json --trace trace.json
     [[ $output == *"the plan says"* ]]
     run --separate-stderr -0 "$RECKON" simulate plan.json --json

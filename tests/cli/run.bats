@@ -169,6 +169,11 @@ assert all(abs(x - y) <= 2e-6 * abs(x) for u, v in zip(a, b) for x, y in zip(u, 
     [ "$status" -eq 0 ]
     [[ $output == *"resumed from check points after step 5"* ]]
     cmp whole resumed
+    # Nothing is left to do: that is said, and the run that did nothing is not the one that compare means.
+    newest=$("$RECKON" compare | head -n 1)
+    run "$RECKON" run p.json --nproc 4 --synthetic --steps 8 --checkpoint "check points" --resume
+    [[ $output == *"8 steps are done already, of the 8 that --steps asks for: nothing to do"* ]]
+    [ "$("$RECKON" compare | head -n 1)" = "$newest" ]
     "$RECKON" run p.json --nproc 4 --synthetic --steps 100000 --checkpoint other > interrupted.log 2>&1 &
     local process=$!
     while ! grep -q '^ *3 ' interrupted.log; do sleep 0.1; done
