@@ -17,7 +17,7 @@ enum rk_status {
     RK_HARDWARE_UNFIT = 6,     /* the machine would give wrong or useless figures */
     RK_RANK_FAILED = 7,        /* a rank died, timed out or reported an error */
     RK_DATABASE = 8,           /* the database is locked, damaged or newer than this program */
-    RK_INTERRUPTED = 130       /* SIGINT or SIGTERM; what was done is kept */
+    RK_INTERRUPTED = 130       /* SIGINT, SIGTERM or SIGHUP; what was done is kept */
 };
 
 /* What went wrong: which input, what was found, what to do next. One sentence or two, no trailing newline. */

@@ -1,8 +1,9 @@
 /* What every verb is given, and what it must offer.
  *
- * A verb is one file cli/<verb>.c that defines its table rk_cli_<verb>_arguments and the function rk_cli_<verb>, and one
- * line rk_verb(<verb> ...) in cli/CMakeLists.txt. The function parses with rk_cli_parse, writes data to cli->out and
- * messages to cli->log, and on failure writes cli->error and returns its status, which is the exit code. --help, --json,
+ * A verb is one file cli/<verb>.c that defines its table rk_cli_<verb>_arguments and the function rk_cli_<verb>, and
+ * one line rk_verb(<verb> ...) in cli/CMakeLists.txt. The function parses with rk_cli_parse, writes data to cli->out
+ * and messages to cli->log, and on failure writes cli->error and returns its status, which is the exit code. --help,
+ * --json,
  * --db, unknown options and the number of operands were dealt with before it is called. */
 #ifndef RK_CLI_CLI_H
 #define RK_CLI_CLI_H
@@ -17,14 +18,14 @@
 #include <stdio.h>
 
 struct rk_cli {
-    struct rk_log log;              /* standard error; --quiet leaves warnings and errors, --verbose adds debug */
-    FILE *out;                      /* standard output: data only */
-    bool json;                      /* --json: data as one JSON value */
-    bool colour;                    /* out is a terminal and NO_COLOR is not set */
-    char program[PATH_MAX];         /* this binary, to start ranks with */
-    char database[PATH_MAX];        /* --db, else $XDG_DATA_HOME/reckon/reckon.db, else ~/.local/share/reckon/reckon.db */
-    bool database_given;            /* by --db */
-    const volatile sig_atomic_t *interrupted; /* not 0 after SIGINT or SIGTERM: finish, keep what is done, and return
+    struct rk_log log;       /* standard error; --quiet leaves warnings and errors, --verbose adds debug */
+    FILE *out;               /* standard output: data only */
+    bool json;               /* --json: data as one JSON value */
+    bool colour;             /* out is a terminal and NO_COLOR is not set */
+    char program[PATH_MAX];  /* this binary, to start ranks with */
+    char database[PATH_MAX]; /* --db, else $XDG_DATA_HOME/reckon/reckon.db, else ~/.local/share/reckon/reckon.db */
+    bool database_given;     /* by --db */
+    const volatile sig_atomic_t *interrupted; /* not 0 after SIGINT, SIGTERM or SIGHUP: finish, keep what is done, and return
                                                  RK_INTERRUPTED; a second signal ends the process at once */
     struct rk_error error;
 };

@@ -78,6 +78,10 @@ static void set_signals(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    /* A terminal that went away ends a run as Ctrl-C does, with its checkpoint; under nohup it stays ignored. */
+    struct sigaction hangup;
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
 }
 
@@ -117,8 +121,8 @@ static enum rk_status run_verb(struct rk_cli *cli, size_t index, int argc, char 
     const struct rk_arguments *verb = rk_cli_verbs[index];
     struct common_options common = {0};
     struct rk_string_list operands = {0};
-    enum rk_status status = rk_arguments_parse(verb, NULL, &rk_cli_common_arguments, &common, argc, argv, &operands,
-                                               &cli->error);
+    enum rk_status status =
+        rk_arguments_parse(verb, NULL, &rk_cli_common_arguments, &common, argc, argv, &operands, &cli->error);
     if (status == RK_OK && common.help) {
         struct rk_text text = {0};
         rk_arguments_help("reckon", verb, &rk_cli_common_arguments, &text);

@@ -72,7 +72,7 @@ bool rk_job_lost_peer(const struct rk_job *job, int64_t *rank);
  * torchrun variables, waits, forwards signals, and when one fails ends the others within the grace period. Rank 0 has
  * this process's output; what the others write goes to the log's stream (standard error without a log), each line with
  * its rank before it. RK_OK when all end well; when all end with one and the same status, that status; RK_INTERRUPTED
- * after a forwarded SIGINT or SIGTERM; else RK_RANK_FAILED. The rank that failed first and how it ended are in the
+ * after a forwarded SIGINT, SIGTERM or SIGHUP; else RK_RANK_FAILED. The rank that failed first and how it ended are in the
  * error. */
 enum rk_status rk_launch_local(int64_t nproc, char *const *arguments, const struct rk_log *log, double grace_seconds,
                                struct rk_error *error);

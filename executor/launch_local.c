@@ -43,7 +43,7 @@ struct local_job {
     sigset_t mask;        /* before the launch */
     pid_t group;          /* process group of the ranks */
     int64_t first_failed; /* or -1 */
-    int interrupts;       /* SIGINT and SIGTERM forwarded */
+    int interrupts;       /* forwarded, see is_interrupt */
     double end_at;        /* when the rest is killed; 0: not decided */
     bool asked_to_end;
     struct rk_held_errors held;
@@ -82,6 +82,11 @@ static enum rk_status make_token(struct local_job *job, struct rk_error *error) 
     for (int i = 0; i < TOKEN_BYTES; i++)
         snprintf(job->token + 2 * i, 3, "%02x", bytes[i]);
     return RK_OK;
+}
+
+/* Signals that ask a job to end in order: Ctrl-C, a request, a terminal that went away. */
+static bool is_interrupt(int number) {
+    return number == SIGINT || number == SIGTERM || number == SIGHUP;
 }
 
 /* From here on signals come through the descriptor. No other thread of this process can take them instead: OpenBLAS,
@@ -247,7 +252,7 @@ static void forward_signals(struct local_job *job) {
             continue;
         }
         signal_all(job, number, false);
-        if (number == SIGINT || number == SIGTERM) {
+        if (is_interrupt(number)) {
             job->interrupts++;
             if (job->interrupts > 1 && job->end_at == 0)
                 job->end_at = rk_clock_seconds() + job->grace_seconds;
@@ -310,12 +315,12 @@ static int common_status(const struct local_job *job) {
     return common;
 }
 
-/* After a forwarded SIGINT or SIGTERM: no rank failed for another reason. */
+/* After a forwarded interrupt: no rank failed for another reason. */
 static bool was_interrupted(const struct local_job *job) {
     bool one = false;
     for (int64_t rank = 0; rank < job->count; rank++) {
         int result = job->ranks[rank].result;
-        bool by_signal = WIFSIGNALED(result) && (WTERMSIG(result) == SIGINT || WTERMSIG(result) == SIGTERM);
+        bool by_signal = WIFSIGNALED(result) && is_interrupt(WTERMSIG(result));
         bool by_itself = WIFEXITED(result) && WEXITSTATUS(result) == RK_INTERRUPTED;
         one = one || by_signal || by_itself;
         if (!by_signal && !by_itself && !job->ranks[rank].ended_by_us && !succeeded(&job->ranks[rank]) &&

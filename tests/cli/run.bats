@@ -359,3 +359,18 @@ agrees() {
         "tie_word_embeddings": false'
     agrees m.json
 }
+
+@test "a terminal that goes away ends a run as Ctrl-C does, with its checkpoint" {
+    plan p.json pp=1 ep=2 d=2
+    for ranks in 2 1; do
+        [ $ranks = 2 ] || plan p.json
+        "$RECKON" run p.json --nproc $ranks --synthetic --steps 100000 --checkpoint "hung $ranks" > hung.log 2>&1 &
+        local process=$!
+        while ! grep -q '^ *2 ' hung.log; do sleep 0.1; done
+        kill -HUP $process
+        local code=0
+        wait $process || code=$?
+        [ $code -eq 130 ]
+        [ -e "hung $ranks/latest" ]
+    done
+}
