@@ -182,9 +182,8 @@ static bool make_getopt_tables(const struct tables *tables, struct getopt_tables
         const struct rk_option *option = option_at(tables, i);
         bool flag = option->type == RK_OPTION_FLAG;
         made->names[i] = option->name;
-        made->longs[i] = (struct option){.name = option->name,
-                                         .has_arg = flag ? no_argument : required_argument,
-                                         .val = FIRST_INDEX + (int)i};
+        made->longs[i] = (struct option){
+            .name = option->name, .has_arg = flag ? no_argument : required_argument, .val = FIRST_INDEX + (int)i};
         if (option->letter != 0) {
             *letter++ = option->letter;
             if (!flag)

@@ -20,14 +20,14 @@ enum rk_option_type {
 };
 
 struct rk_option {
-    const char *name;         /* without dashes: "global-batch" */
-    char letter;              /* short form, 0 for none */
+    const char *name; /* without dashes: "global-batch" */
+    char letter;      /* short form, 0 for none */
     enum rk_option_type type;
-    size_t offset;            /* offsetof the value in the struct that is filled */
-    const char *value;        /* what help calls the value: "FILE", "DIR", "N"; NULL for flags */
-    const char *help;         /* one sentence without a full stop, with the default */
-    const char *choices;      /* "none|two-batch": other strings are refused; NULL: any */
-    double minimum, maximum;  /* of counts, bytes, integers and numbers; both 0: no limits (counts and bytes from 0) */
+    size_t offset;           /* offsetof the value in the struct that is filled */
+    const char *value;       /* what help calls the value: "FILE", "DIR", "N"; NULL for flags */
+    const char *help;        /* one sentence without a full stop, with the default */
+    const char *choices;     /* "none|two-batch": other strings are refused; NULL: any */
+    double minimum, maximum; /* of counts, bytes, integers and numbers; both 0: no limits (counts and bytes from 0) */
 };
 
 /* Strings in the order given. Zero-initialise; the strings stay the caller's. */
@@ -39,15 +39,15 @@ void rk_string_list_free(struct rk_string_list *list);
 
 /* One verb, or the options common to all (then only options and option_count are read). */
 struct rk_arguments {
-    const char *name;          /* "plan" */
-    const char *summary;       /* one line for `reckon help` */
-    const char *operands;      /* "PLAN.json [MORE...]" for the usage line; NULL: none */
+    const char *name;     /* "plan" */
+    const char *summary;  /* one line for `reckon help` */
+    const char *operands; /* "PLAN.json [MORE...]" for the usage line; NULL: none */
     int minimum_operands;
-    int maximum_operands;      /* -1: any number */
+    int maximum_operands; /* -1: any number */
     const struct rk_option *options;
     size_t option_count;
-    const char *description;   /* paragraphs for --help; NULL: none */
-    const char *examples;      /* lines "reckon plan ..." for --help; NULL: none */
+    const char *description; /* paragraphs for --help; NULL: none */
+    const char *examples;    /* lines "reckon plan ..." for --help; NULL: none */
 };
 
 /* Reads argv[1..argc-1] (argv[0] is the verb) and fills values by the verb's table and common_values by the common one;

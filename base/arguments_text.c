@@ -31,7 +31,9 @@ static void add_option_help(const struct rk_option *option, struct rk_text *text
     const char *value = option->choices != NULL ? option->choices : option->value;
     snprintf(left + used, sizeof left - (size_t)used, "--%s%s%s", option->name,
              option->type == RK_OPTION_FLAG ? "" : " ",
-             option->type == RK_OPTION_FLAG ? "" : value != NULL ? value : "VALUE");
+             option->type == RK_OPTION_FLAG ? ""
+             : value != NULL                ? value
+                                            : "VALUE");
     rk_text_add(text, left);
     size_t column = strlen(left);
     if (column + 2 > HELP_COLUMN)

@@ -9,8 +9,8 @@
 
 struct rk_sha256 {
     uint32_t state[8];
-    uint64_t length;           /* bytes so far */
-    unsigned char block[64];   /* the bytes of the unfinished block */
+    uint64_t length;         /* bytes so far */
+    unsigned char block[64]; /* the bytes of the unfinished block */
 };
 
 enum { RK_SHA256_HEX = 65 }; /* 64 digits and the final zero */

@@ -82,7 +82,8 @@ static int64_t read_list_count(const char *root, const char *path) {
     return read_line(root, path, line, sizeof line) ? count_list(line) : -1;
 }
 
-/* Threads, physical cores and sockets from /proc/cpuinfo; cores are the pairs of physical id and core id that differ. */
+/* Threads, physical cores and sockets from /proc/cpuinfo; cores are the pairs of physical id and core id that differ.
+ */
 static void read_cores(const char *root, struct rk_host_facts *facts) {
     enum { MOST = 4096 };
     FILE *file = open_below(root, "/proc/cpuinfo");
@@ -153,8 +154,9 @@ static void apply_version_1(const char *root, struct rk_host_facts *facts) {
     if (read_line(root, "/sys/fs/cgroup/memory/memory.limit_in_bytes", line, sizeof line) &&
         sscanf(line, "%lld", &limit) == 1 && limit < (1LL << 60))
         facts->memory_limit_bytes = limit;
-    if (read_line(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof line) && sscanf(line, "%lld", &quota) == 1 &&
-        quota > 0 && read_line(root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof line) &&
+    if (read_line(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof line) &&
+        sscanf(line, "%lld", &quota) == 1 && quota > 0 &&
+        read_line(root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof line) &&
         sscanf(line, "%lld", &period) == 1 && period > 0)
         facts->quota = (double)quota / (double)period;
 }

@@ -23,7 +23,7 @@ struct usage {
 
 struct snapshot {
     double seconds;
-    long long busy, stolen;  /* of the allowed threads; -1 when unknown */
+    long long busy, stolen; /* of the allowed threads; -1 when unknown */
     struct usage *processes;
     size_t count, capacity;
 };
@@ -39,8 +39,8 @@ static void read_processors(struct snapshot *snapshot) {
     while (fgets(line, sizeof line, file) != NULL) {
         int processor;
         long long user, nice, system, idle, wait, interrupt, soft, steal = 0;
-        if (sscanf(line, "cpu%d %lld %lld %lld %lld %lld %lld %lld %lld", &processor, &user, &nice, &system, &idle, &wait,
-                   &interrupt, &soft, &steal) < 8 ||
+        if (sscanf(line, "cpu%d %lld %lld %lld %lld %lld %lld %lld %lld", &processor, &user, &nice, &system, &idle,
+                   &wait, &interrupt, &soft, &steal) < 8 ||
             processor < 0 || processor >= CPU_SETSIZE || !CPU_ISSET((size_t)processor, &allowed))
             continue;
         busy += user + nice + system + interrupt + soft;
@@ -128,10 +128,9 @@ static void compare(const struct snapshot *before, const struct snapshot *after,
     *activity = (struct rk_host_activity){.busy_processors = NAN, .stolen_processors = NAN};
     for (size_t i = 0; i < after->count; i++) {
         const struct usage *now = &after->processes[i];
-        const struct usage *then =
-            before->processes != NULL
-                ? bsearch(now, before->processes, before->count, sizeof *before->processes, by_process)
-                : NULL;
+        const struct usage *then = before->processes != NULL ? bsearch(now, before->processes, before->count,
+                                                                       sizeof *before->processes, by_process)
+                                                             : NULL;
         /* A process that began in between spent all its time in between. */
         double processors = (double)(now->ticks - (then != NULL ? then->ticks : 0)) / ticks;
         if (now->process == getpid())

@@ -13,15 +13,16 @@ static const struct {
     const char *name;
     enum kind kind;
 } types[] = {
-    {0xEF53, "ext4", LOCAL},         {0x58465342, "xfs", LOCAL},      {0x9123683E, "btrfs", LOCAL},
-    {0x794C7630, "overlay", LOCAL},  {0x2FC12FC1, "zfs", LOCAL},      {0xF2F52010, "f2fs", LOCAL},
-    {0x3153464A, "jfs", LOCAL},      {0xCA451A4E, "bcachefs", LOCAL}, {0x4D44, "vfat", LOCAL},         {0x2011BAB0, "exfat", LOCAL},
-    {0x73717368, "squashfs", LOCAL}, {0x01021994, "tmpfs", MEMORY},   {0x858458F6, "ramfs", MEMORY},
-    {0x6969, "nfs", NETWORK},        {0xFF534D42, "cifs", NETWORK},   {0xFE534D42, "smb2", NETWORK},
-    {0x0BD00BD0, "lustre", NETWORK}, {0x47504653, "gpfs", NETWORK},   {0x00C36400, "ceph", NETWORK},
-    {0x19830326, "beegfs", NETWORK}, {0x65735546, "fuse", NETWORK},   {0x01021997, "9p", NETWORK},
-    {0x6A656A63, "virtiofs", NETWORK}, {0x5346414F, "afs", NETWORK},  {0x7461636F, "ocfs2", NETWORK},
-    {0x01161970, "gfs2", NETWORK},   {0x20030528, "orangefs", NETWORK}, {0xAAD7AAEA, "panfs", NETWORK},
+    {0xEF53, "ext4", LOCAL},        {0x58465342, "xfs", LOCAL},        {0x9123683E, "btrfs", LOCAL},
+    {0x794C7630, "overlay", LOCAL}, {0x2FC12FC1, "zfs", LOCAL},        {0xF2F52010, "f2fs", LOCAL},
+    {0x3153464A, "jfs", LOCAL},     {0xCA451A4E, "bcachefs", LOCAL},   {0x4D44, "vfat", LOCAL},
+    {0x2011BAB0, "exfat", LOCAL},   {0x73717368, "squashfs", LOCAL},   {0x01021994, "tmpfs", MEMORY},
+    {0x858458F6, "ramfs", MEMORY},  {0x6969, "nfs", NETWORK},          {0xFF534D42, "cifs", NETWORK},
+    {0xFE534D42, "smb2", NETWORK},  {0x0BD00BD0, "lustre", NETWORK},   {0x47504653, "gpfs", NETWORK},
+    {0x00C36400, "ceph", NETWORK},  {0x19830326, "beegfs", NETWORK},   {0x65735546, "fuse", NETWORK},
+    {0x01021997, "9p", NETWORK},    {0x6A656A63, "virtiofs", NETWORK}, {0x5346414F, "afs", NETWORK},
+    {0x7461636F, "ocfs2", NETWORK}, {0x01161970, "gfs2", NETWORK},     {0x20030528, "orangefs", NETWORK},
+    {0xAAD7AAEA, "panfs", NETWORK},
 };
 
 /* The index in the table, or its length. The type is sign-extended on some machines. */

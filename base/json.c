@@ -44,7 +44,7 @@ struct scan {
     char *text;
     size_t length;
     size_t at;
-    size_t depth;      /* open brackets */
+    size_t depth; /* open brackets */
     struct rk_error *error;
 };
 
@@ -141,7 +141,8 @@ static enum rk_status scan_text(struct scan *scan) {
             scan->at++;
             scan->depth -= scan->depth > 0;
         } else if ((unsigned char)byte < 0x20 || byte == 0x7F)
-            status = fail_at(scan->name, scan->text, scan->at, "a control character; is this a JSON file?", scan->error);
+            status =
+                fail_at(scan->name, scan->text, scan->at, "a control character; is this a JSON file?", scan->error);
         else
             status = scan_word(scan);
         if (status != RK_OK)

@@ -1,7 +1,7 @@
 /* Counter-based random numbers: a pure function of (seed, counter), so that any layout of ranks draws the same values.
  *
- * The generator is SplitMix64 (Steele, Lea, Flood 2014): its finaliser over seed + (counter + 1) * golden ratio, with the
- * seed finalised first so that neighbouring seeds give unrelated sequences. */
+ * The generator is SplitMix64 (Steele, Lea, Flood 2014): its finaliser over seed + (counter + 1) * golden ratio, with
+ * the seed finalised first so that neighbouring seeds give unrelated sequences. */
 #ifndef RK_BASE_RANDOM_H
 #define RK_BASE_RANDOM_H
 

@@ -19,8 +19,9 @@ double rk_statistics_median_sorted(const double *sorted, size_t count);
 double rk_statistics_quantile_sorted(const double *sorted, size_t count, double fraction);
 
 /* The confidence interval of the median from order statistics, free of any distribution: [x(r), x(n+1-r)] with the
- * largest r for which P(Binomial(n, 1/2) < r) <= (1 - confidence) / 2. Below six samples (at 95 %) no such r exists: the
- * whole range is returned and the coverage is what it is. *coverage (may be NULL) is the exact one, 1 - 2 P(B < r). */
+ * largest r for which P(Binomial(n, 1/2) < r) <= (1 - confidence) / 2. Below six samples (at 95 %) no such r exists:
+ * the whole range is returned and the coverage is what it is. *coverage (may be NULL) is the exact one, 1 - 2 P(B < r).
+ */
 struct rk_interval rk_statistics_median_interval_sorted(const double *sorted, size_t count, double confidence,
                                                         double *coverage);
 

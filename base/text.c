@@ -179,7 +179,8 @@ static enum rk_status parse_whole(const char *what, const char *string, bool byt
     const char *cursor = string;
     struct decimal decimal;
     if (!read_decimal(&cursor, &decimal))
-        return rk_fail(error, RK_USAGE, "%s: '%.80s' is not a %s; %s", what, string, bytes ? "size" : "count", examples);
+        return rk_fail(error, RK_USAGE, "%s: '%.80s' is not a %s; %s", what, string, bytes ? "size" : "count",
+                       examples);
     uint64_t unit = read_unit(&cursor);
     if (bytes && *cursor == 'B')
         cursor++;
@@ -188,8 +189,8 @@ static enum rk_status parse_whole(const char *what, const char *string, bool byt
                        examples);
     switch (scale(decimal, unit, value)) {
     case NOT_WHOLE:
-        return rk_fail(error, RK_USAGE, "%s: '%.80s' is not a whole number%s; %s", what, string, bytes ? " of bytes" : "",
-                       examples);
+        return rk_fail(error, RK_USAGE, "%s: '%.80s' is not a whole number%s; %s", what, string,
+                       bytes ? " of bytes" : "", examples);
     case TOO_LARGE:
         return rk_fail(error, RK_USAGE, "%s: '%.80s' is too large; the highest value is 9223372036854775807", what,
                        string);
@@ -214,13 +215,19 @@ enum rk_status rk_parse_number(const char *what, const char *string, double mini
     char *end = NULL;
     double parsed = plain ? strtod(string, &end) : 0;
     if (!plain || *end != '\0')
-        return rk_fail(error, RK_USAGE, "%s: '%.80s' is not a number; write a decimal number such as 1.25", what, string);
+        return rk_fail(error, RK_USAGE, "%s: '%.80s' is not a number; write a decimal number such as 1.25", what,
+                       string);
     if (!isfinite(parsed))
         return rk_fail(error, RK_USAGE, "%s: '%.80s' is too large for a number", what, string);
     if (parsed < minimum || parsed > maximum)
         return rk_fail(error, RK_USAGE, "%s: %.80s is outside %g to %g", what, string, minimum, maximum);
     *value = parsed;
     return RK_OK;
+}
+
+bool rk_ends_in(const char *name, const char *ending) {
+    size_t length = strlen(name), end = strlen(ending);
+    return length > end && strcmp(name + length - end, ending) == 0;
 }
 
 char *rk_format_bytes(int64_t bytes, char *buffer, size_t size) {
@@ -237,7 +244,8 @@ char *rk_format_bytes(int64_t bytes, char *buffer, size_t size) {
     }
     size_t unit = 0;
     /* Half a last digit below the next unit already prints as 1024.0: take the next one. */
-    while (unit + 1 < COUNT && magnitude >= units[unit + 1].bytes - 0.5 * pow(10, -units[unit].decimals) * units[unit].bytes)
+    while (unit + 1 < COUNT &&
+           magnitude >= units[unit + 1].bytes - 0.5 * pow(10, -units[unit].decimals) * units[unit].bytes)
         unit++;
     snprintf(buffer, size, "%.*f %s", units[unit].decimals, (double)bytes / units[unit].bytes, units[unit].name);
     return buffer;
@@ -286,8 +294,9 @@ static enum rk_status read_all(int descriptor, const char *path, size_t limit, s
         }
         used += (size_t)got;
         if (used > limit) {
-            status = rk_fail(error, RK_USAGE, "%s: larger than the %zu bytes that such a file may have; is it the right file?",
-                             path, limit);
+            status =
+                rk_fail(error, RK_USAGE,
+                        "%s: larger than the %zu bytes that such a file may have; is it the right file?", path, limit);
             goto free_bytes;
         }
         if (used == capacity - 1) {

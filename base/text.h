@@ -33,6 +33,9 @@ enum rk_status rk_parse_bytes(const char *what, const char *string, int64_t *val
 enum rk_status rk_parse_number(const char *what, const char *string, double minimum, double maximum, double *value,
                                struct rk_error *error);
 
+/* A name with something before its ending: "a.npy" ends in ".npy", ".npy" does not. */
+bool rk_ends_in(const char *name, const char *ending);
+
 /* Formats into a caller's buffer and returns it: "13.25 GiB", "96.0 MiB"; "1.234 ms"; "53.0 GB/s" (GB = 1e9 bytes). */
 char *rk_format_bytes(int64_t bytes, char *buffer, size_t size);
 char *rk_format_seconds(double seconds, char *buffer, size_t size);

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Shares of the processors that other programs may use: above the first, timings widen; above the second they are timings
- * of the other programs. */
+/* Shares of the processors that other programs may use: above the first, timings widen; above the second they are
+ * timings of the other programs. */
 static const double BUSY_NOTICED = 0.05, BUSY_UNFIT = 0.5;
 static const double STOLEN_NOTICED = 0.02, STOLEN_UNFIT = 0.25;
 static const int64_t LEAST_MEMORY = (int64_t)1 << 30, LITTLE_MEMORY = (int64_t)4 << 30;
@@ -74,7 +74,8 @@ static void check_processors(const struct rk_machine_facts *facts, struct rk_fit
     int64_t usable = rk_host_usable_processors(host);
     if (!isnan(host->quota) && host->quota < 1)
         add(fitness, RK_FINDING_UNFIT, "processors", "give the container at least one whole processor (--cpus)",
-            "the control group grants %.2f processors: every rank would be stopped in the middle of a step", host->quota);
+            "the control group grants %.2f processors: every rank would be stopped in the middle of a step",
+            host->quota);
     else if (!isnan(host->quota) && host->quota < (double)host->allowed_threads)
         add(fitness, RK_FINDING_WARNING, "processors",
             "use at most that many ranks, or bind the container to processors (--cpuset-cpus) instead of a quota",
@@ -105,8 +106,9 @@ static void check_load(const struct rk_machine_facts *facts, struct rk_fitness *
         add(fitness, RK_FINDING_UNFIT, "load", remedy, "other programs use %.1f of %.0f processors%s",
             activity->busy_processors, processors, who);
     else if (share > BUSY_NOTICED)
-        add(fitness, RK_FINDING_WARNING, "load", remedy, "other programs use %.2f of %.0f processors: timings will scatter%s",
-            activity->busy_processors, processors, who);
+        add(fitness, RK_FINDING_WARNING, "load", remedy,
+            "other programs use %.2f of %.0f processors: timings will scatter%s", activity->busy_processors, processors,
+            who);
     else
         add(fitness, RK_FINDING_GOOD, "load", "", "other programs use %.2f of %.0f processors (load average %.2f)",
             activity->busy_processors, processors, facts->host.load_average);
@@ -223,7 +225,8 @@ static void check_gpus(const struct rk_machine_facts *facts, struct rk_fitness *
             (long long)report->gpu_count);
     else if (facts->gpu_module_reason[0] != '\0')
         add(fitness, RK_FINDING_WARNING, "gpu", "install what it names, or build again on this machine",
-            "%lld GPUs are here, but ranks run on processors: %s", (long long)report->gpu_count, facts->gpu_module_reason);
+            "%lld GPUs are here, but ranks run on processors: %s", (long long)report->gpu_count,
+            facts->gpu_module_reason);
     else if (!facts->nccl_built && report->gpu_count > 1)
         add(fitness, RK_FINDING_WARNING, "gpu", "install NCCL with its headers (libnccl-dev) and build again",
             "%lld GPUs are here, but this binary was built without NCCL: a run can use one of them",

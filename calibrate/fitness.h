@@ -12,9 +12,9 @@
 
 enum rk_finding_level {
     RK_FINDING_GOOD,
-    RK_FINDING_NOTE,     /* worth knowing, changes nothing */
-    RK_FINDING_WARNING,  /* figures may be off; the text says how */
-    RK_FINDING_UNFIT     /* figures would be wrong or useless */
+    RK_FINDING_NOTE,    /* worth knowing, changes nothing */
+    RK_FINDING_WARNING, /* figures may be off; the text says how */
+    RK_FINDING_UNFIT    /* figures would be wrong or useless */
 };
 /* "good", "note", "warning", "unfit". */
 const char *rk_finding_level_name(enum rk_finding_level level);
@@ -25,9 +25,9 @@ struct rk_machine_facts {
     struct rk_host_activity activity;
     struct rk_nvml_report gpus;
     struct rk_file_system database, spill, shared_memory;
-    bool cuda_built;                /* this program has the CUDA back end */
-    char gpu_module_reason[256];    /* why the GPU module does not load; empty when it does or was not tried */
-    bool nccl_built;                /* the module has the transport for several GPUs */
+    bool cuda_built;             /* this program has the CUDA back end */
+    char gpu_module_reason[256]; /* why the GPU module does not load; empty when it does or was not tried */
+    bool nccl_built;             /* the module has the transport for several GPUs */
 };
 
 /* Gathers all facts, watching the machine for `seconds`. spill_folder NULL: /var/tmp. */
@@ -36,9 +36,9 @@ enum rk_status rk_machine_facts_read(const char *database, const char *spill_fol
 
 struct rk_finding {
     enum rk_finding_level level;
-    const char *check;              /* "processors"; static */
-    char text[320];                 /* what was found */
-    char remedy[320];               /* what to do; empty when there is nothing to do */
+    const char *check; /* "processors"; static */
+    char text[320];    /* what was found */
+    char remedy[320];  /* what to do; empty when there is nothing to do */
 };
 
 enum { RK_FINDINGS_MAX = 64 };

@@ -89,9 +89,15 @@ static int64_t read_kind(kind_function *function, nvml_device device, unsigned i
 }
 
 static void read_gpu(const struct nvml *nvml, nvml_device device, struct rk_nvml_gpu *gpu) {
-    *gpu = (struct rk_nvml_gpu){.memory_bytes = -1, .memory_used_bytes = -1, .power_limit_milliwatts = -1,
-                                .power_milliwatts = -1, .temperature_celsius = -1, .clock_mhz = -1,
-                                .clock_maximum_mhz = -1, .utilisation_percent = -1, .throttle_reasons = -1,
+    *gpu = (struct rk_nvml_gpu){.memory_bytes = -1,
+                                .memory_used_bytes = -1,
+                                .power_limit_milliwatts = -1,
+                                .power_milliwatts = -1,
+                                .temperature_celsius = -1,
+                                .clock_mhz = -1,
+                                .clock_maximum_mhz = -1,
+                                .utilisation_percent = -1,
+                                .throttle_reasons = -1,
                                 .processes = -1};
     if (nvml->name(device, gpu->name, sizeof gpu->name) != NVML_SUCCESS)
         gpu->name[0] = '\0';
@@ -123,8 +129,8 @@ static void read_gpu(const struct nvml *nvml, nvml_device device, struct rk_nvml
         gpu->processes = count;
     gpu->persistence = read_value(nvml->persistence, device) == 1;
     unsigned int partition = 0, pending = 0;
-    gpu->partitioned = nvml->partition != NULL && nvml->partition(device, &partition, &pending) == NVML_SUCCESS &&
-                       partition == 1;
+    gpu->partitioned =
+        nvml->partition != NULL && nvml->partition(device, &partition, &pending) == NVML_SUCCESS && partition == 1;
 }
 
 static void read_all(const struct nvml *nvml, struct rk_nvml_report *report) {

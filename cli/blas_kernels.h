@@ -1,5 +1,5 @@
-/* OpenBLAS chooses its kernels by the processor's model number when it is loaded. Releases older than the processor fall
- * back to kernels without vector instructions, four times slower. */
+/* OpenBLAS chooses its kernels by the processor's model number when it is loaded. Releases older than the processor
+ * fall back to kernels without vector instructions, four times slower. */
 #ifndef RK_CLI_BLAS_KERNELS_H
 #define RK_CLI_BLAS_KERNELS_H
 

@@ -34,6 +34,10 @@ struct rk_cli {
 enum rk_status rk_cli_parse(struct rk_cli *cli, const struct rk_arguments *verb, int argc, char **argv, void *values,
                             struct rk_string_list *operands);
 
+/* RK_USAGE when a file that is to be written is one that is read: writing would lose it. NULL entries are not given. */
+enum rk_status rk_cli_check_outputs(const char *const *inputs, size_t input_count, const char *const *outputs,
+                                    size_t output_count, struct rk_error *error);
+
 /* Finds a file that comes with reckon ("hardware/b300.json"): in $RECKON_DATA, beside or above the binary, in
  * ../share/reckon. Writes its path, or fails with RK_USAGE and the places that were tried. */
 enum rk_status rk_cli_data_file(const struct rk_cli *cli, const char *name, char path[PATH_MAX],

@@ -28,7 +28,8 @@ enum rk_status rk_cli_data_file(const struct rk_cli *cli, const char *name, char
     }
     if (try(RK_SOURCE_FOLDER, strlen(RK_SOURCE_FOLDER), "", name, path))
         return RK_OK;
-    return rk_fail(error, RK_USAGE,
-                   "%s: not found beside or above %s, nor in its share/reckon; set RECKON_DATA to the folder that holds it",
-                   name, cli->program);
+    return rk_fail(
+        error, RK_USAGE,
+        "%s: not found beside or above %s, nor in its share/reckon; set RECKON_DATA to the folder that holds it", name,
+        cli->program);
 }

@@ -38,8 +38,9 @@ const struct rk_arguments rk_cli_doctor_arguments = {
     .summary = "Say what this machine is and whether its figures can be trusted",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
-    .description = "Prints processors, memory, limits of the container, GPUs, libraries and file systems, then the findings:\n"
-                   "warnings that widen timings, and reasons why the machine is unfit (exit code 6), each with a remedy.",
+    .description =
+        "Prints processors, memory, limits of the container, GPUs, libraries and file systems, then the findings:\n"
+        "warnings that widen timings, and reasons why the machine is unfit (exit code 6), each with a remedy.",
     .examples = "  reckon doctor\n  reckon doctor --json | jq '.findings[] | select(.level != \"good\")'",
 };
 
@@ -97,8 +98,8 @@ static void print_gpus(FILE *out, const struct rk_nvml_report *report) {
     for (int64_t i = 0; i < report->gpu_count; i++) {
         const struct rk_nvml_gpu *gpu = &report->gpus[i];
         char used[32], total[32];
-        fprintf(out, "GPU %-7lld %s, %s of %s used, %lld of %lld W, %lld of %lld MHz, %lld C, %s\n", (long long)i, gpu->name,
-                rk_format_bytes(gpu->memory_used_bytes, used, sizeof used),
+        fprintf(out, "GPU %-7lld %s, %s of %s used, %lld of %lld W, %lld of %lld MHz, %lld C, %s\n", (long long)i,
+                gpu->name, rk_format_bytes(gpu->memory_used_bytes, used, sizeof used),
                 rk_format_bytes(gpu->memory_bytes, total, sizeof total), (long long)gpu->power_milliwatts / 1000,
                 (long long)gpu->power_limit_milliwatts / 1000, (long long)gpu->clock_mhz,
                 (long long)gpu->clock_maximum_mhz, (long long)gpu->temperature_celsius, gpu->uuid);
@@ -181,7 +182,8 @@ static void add_gpus_json(cJSON *root, const struct rk_nvml_report *report) {
         cJSON_AddStringToObject(object, "bus", gpu->bus);
         add_number(object, "memory_bytes", (double)gpu->memory_bytes);
         add_number(object, "memory_used_bytes", (double)gpu->memory_used_bytes);
-        add_number(object, "power_limit_watts", gpu->power_limit_milliwatts < 0 ? NAN : (double)gpu->power_limit_milliwatts / 1000);
+        add_number(object, "power_limit_watts",
+                   gpu->power_limit_milliwatts < 0 ? NAN : (double)gpu->power_limit_milliwatts / 1000);
         add_number(object, "power_watts", gpu->power_milliwatts < 0 ? NAN : (double)gpu->power_milliwatts / 1000);
         add_number(object, "temperature_celsius", (double)gpu->temperature_celsius);
         add_number(object, "clock_mhz", (double)gpu->clock_mhz);

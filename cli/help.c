@@ -37,10 +37,11 @@ static void add_overview(struct rk_text *text) {
     rk_text_format(text, "reckon: %s\n\nUsage: reckon VERB [options]\n\nVerbs:\n", summary);
     for (size_t i = 0; i < rk_cli_verb_count; i++)
         rk_text_format(text, "  %-12s%s\n", rk_cli_verbs[i]->name, rk_cli_verbs[i]->summary);
-    rk_text_add(text,
-                "\n`reckon VERB --help` explains a verb and its options; `reckon --version` names this build.\n"
-                "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing feasible, 4 calibration missing or stale,\n"
-                "  5 outside tolerance, 6 hardware unfit, 7 a rank failed, 8 database locked or corrupt, 130 interrupted.\n");
+    rk_text_add(
+        text,
+        "\n`reckon VERB --help` explains a verb and its options; `reckon --version` names this build.\n"
+        "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing feasible, 4 calibration missing or stale,\n"
+        "  5 outside tolerance, 6 hardware unfit, 7 a rank failed, 8 database locked or corrupt, 130 interrupted.\n");
 }
 
 static const struct rk_arguments *find_verb(const char *name) {
@@ -67,8 +68,8 @@ enum rk_status rk_cli_help(struct rk_cli *cli, int argc, char **argv) {
     else {
         const struct rk_arguments *verb = find_verb(operands.items[0]);
         if (verb == NULL) {
-            status = rk_fail(&cli->error, RK_USAGE, "'%.80s' is not a verb; `reckon help` lists them",
-                             operands.items[0]);
+            status =
+                rk_fail(&cli->error, RK_USAGE, "'%.80s' is not a verb; `reckon help` lists them", operands.items[0]);
             goto free_operands;
         }
         rk_arguments_help("reckon", verb, &rk_cli_common_arguments, &text);

@@ -1,12 +1,12 @@
 /* reckon tokenize: text to a token file, one token a byte. */
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "executor/token_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BYTE_VOCABULARY = 256 };
@@ -45,9 +45,10 @@ const struct rk_arguments rk_cli_tokenize_arguments = {
     .maximum_operands = -1,
     .options = options,
     .option_count = sizeof options / sizeof options[0],
-    .description = "Every byte of the inputs becomes the token of its value, so the vocabulary is 256 (or N + 1 with\n"
-                   "--end-token N). INPUT - is standard input. Files made by other tokenizers need no conversion: `run`\n"
-                   "reads the formats of nanoGPT, llm.c and OLMo as they are.",
+    .description =
+        "Every byte of the inputs becomes the token of its value, so the vocabulary is 256 (or N + 1 with\n"
+        "--end-token N). INPUT - is standard input. Files made by other tokenizers need no conversion: `run`\n"
+        "reads the formats of nanoGPT, llm.c and OLMo as they are.",
     .examples = "  reckon tokenize examples/text/kjv.txt --out kjv.u16\n"
                 "  cat *.txt | reckon tokenize - --out all.npy --end-token 256",
 };
@@ -57,18 +58,13 @@ static const struct format {
     enum rk_token_format format;
     int token_bytes;
 } formats[] = {
-    {"u16", RK_TOKEN_RAW, 2},     {"u32", RK_TOKEN_RAW, 4}, {"llmc", RK_TOKEN_LLMC, 2},
-    {"npy", RK_TOKEN_NPY, 2},     {"npy-u32", RK_TOKEN_NPY, 4},
+    {"u16", RK_TOKEN_RAW, 2}, {"u32", RK_TOKEN_RAW, 4},     {"llmc", RK_TOKEN_LLMC, 2},
+    {"npy", RK_TOKEN_NPY, 2}, {"npy-u32", RK_TOKEN_NPY, 4},
 };
-
-static bool ends_in(const char *path, const char *suffix) {
-    size_t length = strlen(path), end = strlen(suffix);
-    return length > end && strcmp(path + length - end, suffix) == 0;
-}
 
 static const struct format *choose_format(const char *name, const char *out) {
     if (name == NULL)
-        name = ends_in(out, ".npy") ? "npy" : ends_in(out, ".u32") ? "u32" : "u16";
+        name = rk_ends_in(out, ".npy") ? "npy" : rk_ends_in(out, ".u32") ? "u32" : "u16";
     const struct format *found = formats;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
         if (strcmp(formats[i].name, name) == 0)
@@ -83,10 +79,6 @@ static enum rk_status add_input(struct rk_cli *cli, const char *path, const char
         return rk_fail(&cli->error, RK_USAGE, "%s: cannot open: %s; check the name and its permissions", path,
                        strerror(errno));
     enum rk_status status = RK_OK;
-    struct stat input, output;
-    if (fstat(descriptor, &input) == 0 && S_ISREG(input.st_mode) && stat(out, &output) == 0 &&
-        input.st_dev == output.st_dev && input.st_ino == output.st_ino)
-        status = rk_fail(&cli->error, RK_USAGE, "%s: is input and output; choose another --out", path);
     while (status == RK_OK) {
         unsigned char bytes[8192];
         int32_t tokens[sizeof bytes];
@@ -128,7 +120,9 @@ static enum rk_status write_tokens(struct rk_cli *cli, const struct tokenize_opt
                                    const struct rk_string_list *inputs) {
     const struct format *format = choose_format(values->format, values->out);
     struct rk_token_writer writer;
-    enum rk_status status = rk_token_writer_open(values->out, format->format, format->token_bytes, &writer, &cli->error);
+    enum rk_status status = rk_cli_check_outputs(inputs->items, inputs->count, &values->out, 1, &cli->error);
+    if (status == RK_OK)
+        status = rk_token_writer_open(values->out, format->format, format->token_bytes, &writer, &cli->error);
     if (status != RK_OK)
         return status;
     for (size_t i = 0; i < inputs->count && status == RK_OK; i++) {
@@ -144,9 +138,11 @@ static enum rk_status write_tokens(struct rk_cli *cli, const struct tokenize_opt
         rk_token_writer_abandon(&writer);
     if (status != RK_OK)
         return status;
-    if (format->format == RK_TOKEN_RAW && format->token_bytes == 4 && !ends_in(values->out, ".u32"))
-        rk_log_write(&cli->log, RK_LOG_WARNING, "%s: the name does not say that tokens have 4 bytes; end it in .u32, or "
-                     "say --token-bytes 4 when it is used", values->out);
+    if (format->format == RK_TOKEN_RAW && format->token_bytes == 4 && !rk_ends_in(values->out, ".u32"))
+        rk_log_write(&cli->log, RK_LOG_WARNING,
+                     "%s: the name does not say that tokens have 4 bytes; end it in .u32, or "
+                     "say --token-bytes 4 when it is used",
+                     values->out);
     int64_t vocabulary = values->end_token >= BYTE_VOCABULARY ? values->end_token + 1 : BYTE_VOCABULARY;
     print_result(cli, values->out, format, tokens, vocabulary);
     return RK_OK;

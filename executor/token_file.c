@@ -1,5 +1,6 @@
 #include "executor/token_file.h"
 
+#include "base/text.h"
 #include "executor/token_header.h"
 
 #include <errno.h>
@@ -14,15 +15,10 @@ const char *rk_token_format_name(enum rk_token_format format) {
     return names[format];
 }
 
-static bool ends_in(const char *path, const char *suffix) {
-    size_t length = strlen(path), end = strlen(suffix);
-    return length > end && strcmp(path + length - end, suffix) == 0;
-}
-
 static int width_by_name(const char *path) {
-    if (ends_in(path, ".u32"))
+    if (rk_ends_in(path, ".u32"))
         return 4;
-    return ends_in(path, ".u16") || ends_in(path, ".bin") || ends_in(path, ".npy") ? 2 : 0;
+    return rk_ends_in(path, ".u16") || rk_ends_in(path, ".bin") || rk_ends_in(path, ".npy") ? 2 : 0;
 }
 
 /* Reads until length bytes are there or the file ends. */
@@ -58,17 +54,19 @@ static enum rk_status choose_raw_width(const char *path, int given, const unsign
                                        int64_t file_bytes, struct rk_token_header *header, struct rk_error *error) {
     int width = given != 0 ? given : width_by_name(path);
     if (width == 0)
-        return rk_fail(error, RK_USAGE,
-                       "%s: has no header and no known ending (.bin, .u16, .u32, .npy); say how wide its tokens are with "
-                       "--token-bytes 2 or 4; a text must be tokenized first (reckon tokenize)",
-                       path);
+        return rk_fail(
+            error, RK_USAGE,
+            "%s: has no header and no known ending (.bin, .u16, .u32, .npy); say how wide its tokens are with "
+            "--token-bytes 2 or 4; a text must be tokenized first (reckon tokenize)",
+            path);
     if (given == 0 && width == 2 && looks_like_four_bytes(bytes, length, file_bytes))
-        return rk_fail(error, RK_USAGE,
-                       "%s: looks like tokens of 4 bytes, its name says 2; say --token-bytes 4 (or 2 if it really is so)",
-                       path);
+        return rk_fail(
+            error, RK_USAGE,
+            "%s: looks like tokens of 4 bytes, its name says 2; say --token-bytes 4 (or 2 if it really is so)", path);
     if (file_bytes % width != 0)
-        return rk_fail(error, RK_USAGE, "%s: %lld bytes are no multiple of %d; it is cut short or has tokens of another width",
-                       path, (long long)file_bytes, width);
+        return rk_fail(error, RK_USAGE,
+                       "%s: %lld bytes are no multiple of %d; it is cut short or has tokens of another width", path,
+                       (long long)file_bytes, width);
     header->token_bytes = width;
     header->count = file_bytes / width;
     return RK_OK;
@@ -81,8 +79,8 @@ static enum rk_status check_size(const char *path, const struct rk_token_header 
         return rk_fail(error, RK_USAGE, "%s: the header says %lld tokens, the file holds %lld; it is cut short", path,
                        (long long)header->count, (long long)held);
     if (header->first_byte + header->count * header->token_bytes != file_bytes)
-        return rk_fail(error, RK_USAGE, "%s: the header says %lld tokens, the file holds more bytes; it is damaged", path,
-                       (long long)header->count);
+        return rk_fail(error, RK_USAGE, "%s: the header says %lld tokens, the file holds more bytes; it is damaged",
+                       path, (long long)header->count);
     if (header->count == 0)
         return rk_fail(error, RK_USAGE, "%s: holds no tokens", path);
     return RK_OK;
@@ -154,19 +152,20 @@ void rk_token_file_close(struct rk_token_file *file) {
     *file = (struct rk_token_file){.descriptor = -1};
 }
 
-static enum rk_status convert(const struct rk_token_file *file, const unsigned char *bytes, int64_t first, int64_t count,
-                              int32_t *out, struct rk_error *error) {
-    uint32_t limit = file->vocabulary > 0 && file->vocabulary <= INT32_MAX ? (uint32_t)file->vocabulary
-                                                                          : (uint32_t)INT32_MAX + 1;
+static enum rk_status convert(const struct rk_token_file *file, const unsigned char *bytes, int64_t first,
+                              int64_t count, int32_t *out, struct rk_error *error) {
+    uint32_t limit =
+        file->vocabulary > 0 && file->vocabulary <= INT32_MAX ? (uint32_t)file->vocabulary : (uint32_t)INT32_MAX + 1;
     for (int64_t i = 0; i < count; i++, bytes += file->token_bytes) {
         uint32_t token = (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8;
         if (file->token_bytes == 4)
             token |= (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
         if (token >= limit)
-            return rk_fail(error, RK_USAGE,
-                           "%s: token %lld is %u, but the vocabulary has %u; the file was made with another tokenizer or "
-                           "has tokens of another width",
-                           file->path, (long long)(first + i), token, limit);
+            return rk_fail(
+                error, RK_USAGE,
+                "%s: token %lld is %u, but the vocabulary has %u; the file was made with another tokenizer or "
+                "has tokens of another width",
+                file->path, (long long)(first + i), token, limit);
         out[i] = (int32_t)token;
     }
     return RK_OK;
@@ -186,7 +185,8 @@ enum rk_status rk_token_file_read(const struct rk_token_file *file, int64_t firs
         if (got < 0)
             return rk_fail(error, RK_ERROR, "%s: cannot read: %s", file->path, strerror(errno));
         if ((size_t)got < length)
-            return rk_fail(error, RK_ERROR, "%s: became shorter while it was in use; restore it and resume", file->path);
+            return rk_fail(error, RK_ERROR, "%s: became shorter while it was in use; restore it and resume",
+                           file->path);
         enum rk_status status = convert(file, bytes, first + done, part, out + done, error);
         if (status != RK_OK)
             return status;

@@ -24,15 +24,15 @@ struct rk_token_file {
     char *path;
     int descriptor;
     enum rk_token_format format;
-    int token_bytes;      /* 2 or 4 */
-    int64_t first_byte;   /* where the tokens begin */
-    int64_t count;        /* tokens, at least 1 */
-    int64_t vocabulary;   /* tokens are below it; 0: only below 2^31 */
+    int token_bytes;    /* 2 or 4 */
+    int64_t first_byte; /* where the tokens begin */
+    int64_t count;      /* tokens, at least 1 */
+    int64_t vocabulary; /* tokens are below it; 0: only below 2^31 */
 };
 
 /* token_bytes: 2, 4, or 0 (by header or name); a header that says otherwise is refused. vocabulary 0: not checked.
- * RK_USAGE: missing, empty, truncated or longer than its header says, unknown dtype, byte order or dimensions, a raw size
- * that is no multiple of the width, a raw file whose width was only guessed and whose content says 4. */
+ * RK_USAGE: missing, empty, truncated or longer than its header says, unknown dtype, byte order or dimensions, a raw
+ * size that is no multiple of the width, a raw file whose width was only guessed and whose content says 4. */
 enum rk_status rk_token_file_open(const char *path, int token_bytes, int64_t vocabulary, struct rk_token_file *file,
                                   struct rk_error *error);
 void rk_token_file_close(struct rk_token_file *file);
@@ -49,7 +49,7 @@ struct rk_token_writer {
     int token_bytes;
     int64_t count;
     unsigned char buffer[8192];
-    int used;             /* bytes in buffer */
+    int used; /* bytes in buffer */
 };
 
 enum rk_status rk_token_writer_open(const char *path, enum rk_token_format format, int token_bytes,

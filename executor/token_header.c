@@ -25,12 +25,12 @@ static void put_little_32(unsigned char *bytes, uint32_t value) {
 static enum rk_status read_llmc(const char *path, const unsigned char *bytes, size_t length, size_t kind,
                                 struct rk_token_header *header, struct rk_error *error) {
     if (length < LLMC_INTS * 4)
-        return rk_fail(error, RK_USAGE, "%s: begins like a token file of llm.c but ends inside the header; it is cut short",
-                       path);
+        return rk_fail(error, RK_USAGE,
+                       "%s: begins like a token file of llm.c but ends inside the header; it is cut short", path);
     uint32_t version = little_32(bytes + 4);
     if (version != llmc_kinds[kind].version)
-        return rk_fail(error, RK_USAGE, "%s: llm.c token file of version %u; version %u is known for its magic %u", path,
-                       version, llmc_kinds[kind].version, llmc_kinds[kind].magic);
+        return rk_fail(error, RK_USAGE, "%s: llm.c token file of version %u; version %u is known for its magic %u",
+                       path, version, llmc_kinds[kind].version, llmc_kinds[kind].magic);
     int32_t count = (int32_t)little_32(bytes + 8);
     if (count < 0)
         return rk_fail(error, RK_USAGE, "%s: the header says %d tokens; the file is damaged", path, count);
@@ -80,7 +80,8 @@ static bool read_npy_shape(const char *text, int64_t *count) {
 static enum rk_status read_npy(const char *path, const unsigned char *bytes, size_t length,
                                struct rk_token_header *header, struct rk_error *error) {
     if (length < 12)
-        return rk_fail(error, RK_USAGE, "%s: begins like a .npy file but ends inside the header; it is cut short", path);
+        return rk_fail(error, RK_USAGE, "%s: begins like a .npy file but ends inside the header; it is cut short",
+                       path);
     int major = bytes[6];
     if (major < 1 || major > 3)
         return rk_fail(error, RK_USAGE, "%s: .npy version %d.%d; versions 1.0 to 3.0 are known", path, major, bytes[7]);
@@ -108,16 +109,15 @@ static enum rk_status read_npy(const char *path, const unsigned char *bytes, siz
             token_bytes = types[i].token_bytes;
     if (token_bytes == 0)
         return rk_fail(error, RK_USAGE,
-                       "%s: .npy of dtype %.12s; tokens must be '<u2', '<u4' or '<i4' (numpy: array.astype('<u4'))", path,
-                       descr);
+                       "%s: .npy of dtype %.12s; tokens must be '<u2', '<u4' or '<i4' (numpy: array.astype('<u4'))",
+                       path, descr);
     int64_t count = 0;
     if (!read_npy_shape(shape, &count))
-        return rk_fail(error, RK_USAGE, "%s: .npy of shape %.24s; tokens must have one dimension (numpy: array.reshape(-1))",
-                       path, shape);
-    *header = (struct rk_token_header){.format = RK_TOKEN_NPY,
-                                       .token_bytes = token_bytes,
-                                       .first_byte = (int64_t)(prefix + size),
-                                       .count = count};
+        return rk_fail(error, RK_USAGE,
+                       "%s: .npy of shape %.24s; tokens must have one dimension (numpy: array.reshape(-1))", path,
+                       shape);
+    *header = (struct rk_token_header){
+        .format = RK_TOKEN_NPY, .token_bytes = token_bytes, .first_byte = (int64_t)(prefix + size), .count = count};
     return RK_OK;
 }
 
@@ -130,7 +130,8 @@ enum rk_status rk_token_header_read(const char *path, const unsigned char *bytes
             return read_llmc(path, bytes, length, kind, header, error);
     if (length >= 7 && memcmp(bytes, "MMIDIDX", 7) == 0)
         return rk_fail(error, RK_USAGE,
-                       "%s: is the index of a Megatron data set; give its .bin file, with the width of its tokens", path);
+                       "%s: is the index of a Megatron data set; give its .bin file, with the width of its tokens",
+                       path);
     *header = (struct rk_token_header){.format = RK_TOKEN_RAW, .count = -1};
     return RK_OK;
 }

@@ -13,7 +13,7 @@ struct rk_token_header {
     enum rk_token_format format;
     int token_bytes;
     int64_t first_byte;
-    int64_t count;        /* -1: not said (raw) */
+    int64_t count; /* -1: not said (raw) */
 };
 
 /* Reads the header from the first `length` bytes of the file at path (for messages). A file without one gives

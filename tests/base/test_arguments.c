@@ -19,25 +19,64 @@ struct shared {
 
 static const struct rk_option own[] = {
     {.name = "flag", .letter = 'f', .type = RK_OPTION_FLAG, .offset = offsetof(struct values, flag), .help = "a flag"},
-    {.name = "model", .letter = 'm', .type = RK_OPTION_STRING, .offset = offsetof(struct values, model), .value = "FILE",
-     .help = "a file whose description is long enough that it has to be broken into more than one line of the help text"},
-    {.name = "overlap", .type = RK_OPTION_STRING, .offset = offsetof(struct values, overlap),
-     .choices = "none|two-batch", .help = "a choice"},
-    {.name = "label", .type = RK_OPTION_LIST, .offset = offsetof(struct values, labels), .value = "TEXT", .help = "labels"},
-    {.name = "global-batch", .type = RK_OPTION_COUNT, .offset = offsetof(struct values, batch), .value = "TOKENS",
-     .help = "tokens", .minimum = 1, .maximum = 1e15},
-    {.name = "memory", .type = RK_OPTION_BYTES, .offset = offsetof(struct values, memory), .value = "BYTES", .help = "bytes"},
-    {.name = "rank", .type = RK_OPTION_INTEGER, .offset = offsetof(struct values, rank), .value = "N", .help = "a rank"},
-    {.name = "factor", .type = RK_OPTION_NUMBER, .offset = offsetof(struct values, factor), .value = "X", .help = "a factor",
-     .minimum = 1, .maximum = 8},
+    {.name = "model",
+     .letter = 'm',
+     .type = RK_OPTION_STRING,
+     .offset = offsetof(struct values, model),
+     .value = "FILE",
+     .help =
+         "a file whose description is long enough that it has to be broken into more than one line of the help text"},
+    {.name = "overlap",
+     .type = RK_OPTION_STRING,
+     .offset = offsetof(struct values, overlap),
+     .choices = "none|two-batch",
+     .help = "a choice"},
+    {.name = "label",
+     .type = RK_OPTION_LIST,
+     .offset = offsetof(struct values, labels),
+     .value = "TEXT",
+     .help = "labels"},
+    {.name = "global-batch",
+     .type = RK_OPTION_COUNT,
+     .offset = offsetof(struct values, batch),
+     .value = "TOKENS",
+     .help = "tokens",
+     .minimum = 1,
+     .maximum = 1e15},
+    {.name = "memory",
+     .type = RK_OPTION_BYTES,
+     .offset = offsetof(struct values, memory),
+     .value = "BYTES",
+     .help = "bytes"},
+    {.name = "rank",
+     .type = RK_OPTION_INTEGER,
+     .offset = offsetof(struct values, rank),
+     .value = "N",
+     .help = "a rank"},
+    {.name = "factor",
+     .type = RK_OPTION_NUMBER,
+     .offset = offsetof(struct values, factor),
+     .value = "X",
+     .help = "a factor",
+     .minimum = 1,
+     .maximum = 8},
 };
-static const struct rk_arguments verb = {.name = "plan", .summary = "Plan a run", .operands = "PLAN [MORE]",
-                                         .minimum_operands = 1, .maximum_operands = 2, .options = own,
-                                         .option_count = sizeof own / sizeof own[0], .description = ".starts with a dot",
+static const struct rk_arguments verb = {.name = "plan",
+                                         .summary = "Plan a run",
+                                         .operands = "PLAN [MORE]",
+                                         .minimum_operands = 1,
+                                         .maximum_operands = 2,
+                                         .options = own,
+                                         .option_count = sizeof own / sizeof own[0],
+                                         .description = ".starts with a dot",
                                          .examples = "  reckon plan x"};
 static const struct rk_option shared_options[] = {
     {.name = "json", .type = RK_OPTION_FLAG, .offset = offsetof(struct shared, json), .help = "JSON"},
-    {.name = "db", .type = RK_OPTION_STRING, .offset = offsetof(struct shared, database), .value = "FILE", .help = "data"},
+    {.name = "db",
+     .type = RK_OPTION_STRING,
+     .offset = offsetof(struct shared, database),
+     .value = "FILE",
+     .help = "data"},
 };
 static const struct rk_arguments common = {.name = "reckon", .options = shared_options, .option_count = 2};
 
@@ -101,7 +140,8 @@ static void nothing_is_stored_without_a_place(void **state) {
 
 static void parsing_twice_gives_the_same(void **state) {
     (void)state;
-    char *argv[] = {(char[]){"plan"}, (char[]){"a"}, (char[]){"--factor"}, (char[]){"2"}, (char[]){"--"}, (char[]){"-b"}, NULL};
+    char *argv[] = {(char[]){"plan"}, (char[]){"a"}, (char[]){"--factor"}, (char[]){"2"}, (char[]){"--"},
+                    (char[]){"-b"},   NULL};
     struct rk_error error;
     for (int i = 0; i < 3; i++) {
         struct values values = {0};
@@ -119,16 +159,31 @@ static void mistakes_are_named(void **state) {
     static const struct {
         const char *line, *message;
     } bad[] = {
-        {"--modle x", "did you mean --model?"}, {"--gobal-batch=3", "did you mean --global-batch?"},
-        {"--jsn", "did you mean --json?"}, {"--zzzzzz", "--zzzzzz: unknown option of 'plan'; see 'plan --help'"},
-        {"-z", "-z: unknown option"}, {"-fz", "-z: unknown option"}, {"--model", "--model: needs a value (FILE)"},
-        {"-m", "--model: needs a value"}, {"--flag=3", "--flag: takes no value"}, {"--json=3", "--json: takes no value"},
-        {"--overlap three", "'three' is not one of none|two-batch"}, {"--overlap two", "not one of"},
-        {"--overlap none|two-batch", "not one of"}, {"--global-batch 0", "outside 1"},
-        {"--global-batch 9999999999999999999", "too large"}, {"--global-batch 1.5", "whole"}, {"--memory -5", "negative"},
-        {"--memory 5Q", "no unit"}, {"--rank 1.5", "not a whole number"}, {"--rank 99999999999999999999", "too large"},
-        {"--rank 5x", "not a whole number"}, {"--rank --", "not a whole number"}, {"--factor nan", "not a number"},
-        {"--factor 0.5", "outside 1 to 8"}, {"--m x", "may mean several"},
+        {"--modle x", "did you mean --model?"},
+        {"--gobal-batch=3", "did you mean --global-batch?"},
+        {"--jsn", "did you mean --json?"},
+        {"--zzzzzz", "--zzzzzz: unknown option of 'plan'; see 'plan --help'"},
+        {"-z", "-z: unknown option"},
+        {"-fz", "-z: unknown option"},
+        {"--model", "--model: needs a value (FILE)"},
+        {"-m", "--model: needs a value"},
+        {"--flag=3", "--flag: takes no value"},
+        {"--json=3", "--json: takes no value"},
+        {"--overlap three", "'three' is not one of none|two-batch"},
+        {"--overlap two", "not one of"},
+        {"--overlap none|two-batch", "not one of"},
+        {"--global-batch 0", "outside 1"},
+        {"--global-batch 9999999999999999999", "too large"},
+        {"--global-batch 1.5", "whole"},
+        {"--memory -5", "negative"},
+        {"--memory 5Q", "no unit"},
+        {"--rank 1.5", "not a whole number"},
+        {"--rank 99999999999999999999", "too large"},
+        {"--rank 5x", "not a whole number"},
+        {"--rank --", "not a whole number"},
+        {"--factor nan", "not a number"},
+        {"--factor 0.5", "outside 1 to 8"},
+        {"--m x", "may mean several"},
     };
     struct rk_error error;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -195,10 +250,14 @@ static void texts_hold_every_option(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_types_are_read),          cmocka_unit_test(defaults_stand_and_prefixes_count),
-        cmocka_unit_test(nothing_is_stored_without_a_place), cmocka_unit_test(parsing_twice_gives_the_same),
-        cmocka_unit_test(mistakes_are_named),          cmocka_unit_test(operands_are_counted),
-        cmocka_unit_test(nearest_names),               cmocka_unit_test(texts_hold_every_option),
+        cmocka_unit_test(all_types_are_read),
+        cmocka_unit_test(defaults_stand_and_prefixes_count),
+        cmocka_unit_test(nothing_is_stored_without_a_place),
+        cmocka_unit_test(parsing_twice_gives_the_same),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(operands_are_counted),
+        cmocka_unit_test(nearest_names),
+        cmocka_unit_test(texts_hold_every_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,10 +166,10 @@ static int remove_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(appears_at_commit),           cmocka_unit_test(abandoned_leaves_the_old),
-        cmocka_unit_test(a_database_is_not_replaced),
-        cmocka_unit_test(keeps_permissions_and_links), cmocka_unit_test(full_disk_leaves_the_old),
-        cmocka_unit_test(devices_are_written_directly), cmocka_unit_test(bad_places_are_named),
+        cmocka_unit_test(appears_at_commit),          cmocka_unit_test(abandoned_leaves_the_old),
+        cmocka_unit_test(a_database_is_not_replaced), cmocka_unit_test(keeps_permissions_and_links),
+        cmocka_unit_test(full_disk_leaves_the_old),   cmocka_unit_test(devices_are_written_directly),
+        cmocka_unit_test(bad_places_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -47,8 +47,9 @@ static void an_empty_system_is_unknown(void **state) {
 
 static void facts_are_read(void **state) {
     (void)state;
-    put("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Some CPU 3000\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu hypervisor\n\n"
-                         "processor\t: 1\nphysical id\t: 0\ncore id\t: 0\n\nprocessor\t: 2\nphysical id\t: 1\ncore id\t: 0\n");
+    put("/proc/cpuinfo",
+        "processor\t: 0\nmodel name\t: Some CPU 3000\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu hypervisor\n\n"
+        "processor\t: 1\nphysical id\t: 0\ncore id\t: 0\n\nprocessor\t: 2\nphysical id\t: 1\ncore id\t: 0\n");
     put("/proc/meminfo", "MemTotal:       24576000 kB\nMemFree: 5 kB\nMemAvailable:   1000 kB\n");
     put("/proc/loadavg", "3.25 1.00 0.50 1/200 999\n");
     put("/etc/os-release", "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n");

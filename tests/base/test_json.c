@@ -18,20 +18,53 @@ static void bad_text_is_refused(void **state) {
     static const struct {
         const char *text, *message;
     } bad[] = {
-        {"", "is empty"}, {" \n", "is empty"}, {"{", "cut short"}, {"{\"a\": 1", "cut short"}, {"{\"a", "cut short"},
-        {"[1, 2", "cut short"}, {"{\"a\" 1}", "not valid JSON"}, {"{\"a\": }", "not valid JSON"}, {"[1,]", "not valid JSON"},
-        {"{\"a\": 1,}", "not valid JSON"}, {"{a: 1}", "neither a value"}, {"{'a': 1}", "neither a value"},
-        {"{} {}", "not valid JSON"}, {"{}x", "neither a value"}, {"[1] 2", "not valid JSON"}, {"]", "not valid JSON"},
-        {"[01]", "neither a value"}, {"[1.]", "neither a value"}, {"[.5]", "neither a value"}, {"[+1]", "neither a value"},
-        {"[1e]", "neither a value"}, {"[0x10]", "neither a value"}, {"[nan]", "neither a value"}, {"[inf]", "neither a value"},
-        {"[-]", "neither a value"}, {"[--1]", "neither a value"}, {"[- 1]", "neither a value"}, {"[True]", "neither a value"},
-        {"[nulll]", "neither a value"}, {"[1e999]", "too large"}, {"{\"big\": -1e999}", "'big'"},
+        {"", "is empty"},
+        {" \n", "is empty"},
+        {"{", "cut short"},
+        {"{\"a\": 1", "cut short"},
+        {"{\"a", "cut short"},
+        {"[1, 2", "cut short"},
+        {"{\"a\" 1}", "not valid JSON"},
+        {"{\"a\": }", "not valid JSON"},
+        {"[1,]", "not valid JSON"},
+        {"{\"a\": 1,}", "not valid JSON"},
+        {"{a: 1}", "neither a value"},
+        {"{'a': 1}", "neither a value"},
+        {"{} {}", "not valid JSON"},
+        {"{}x", "neither a value"},
+        {"[1] 2", "not valid JSON"},
+        {"]", "not valid JSON"},
+        {"[01]", "neither a value"},
+        {"[1.]", "neither a value"},
+        {"[.5]", "neither a value"},
+        {"[+1]", "neither a value"},
+        {"[1e]", "neither a value"},
+        {"[0x10]", "neither a value"},
+        {"[nan]", "neither a value"},
+        {"[inf]", "neither a value"},
+        {"[-]", "neither a value"},
+        {"[--1]", "neither a value"},
+        {"[- 1]", "neither a value"},
+        {"[True]", "neither a value"},
+        {"[nulll]", "neither a value"},
+        {"[1e999]", "too large"},
+        {"{\"big\": -1e999}", "'big'"},
         {"[1111111111111111111111111111111111111111111111111111111111111111]", "63 characters"},
-        {"{\"a\": 1, \"b\": 2, \"a\": 3}", "'a' stands twice"}, {"[{\"x\": {\"k\": 1, \"k\": 1}}]", "'k' stands twice"},
-        {"[\"\x01\"]", "control character"}, {"[\"a\nb\"]", "control character"}, {"[\x01]", "control character"},
-        {"[\"\\u0000\"]", "zero character"}, {"[\"\\x\"]", "not valid JSON"}, {"[\"\\ud800\"]", "not valid JSON"},
-        {"[\"\xFF\"]", "UTF-8"}, {"[\"\xC0\x80\"]", "UTF-8"}, {"[\"\xED\xA0\x80\"]", "UTF-8"}, {"[\"\xF4\x90\x80\x80\"]", "UTF-8"},
-        {"[\"\xE2\x82\"]", "UTF-8"}, {"// comment\n{}", "neither a value"}, {"\x7F", "control character"},
+        {"{\"a\": 1, \"b\": 2, \"a\": 3}", "'a' stands twice"},
+        {"[{\"x\": {\"k\": 1, \"k\": 1}}]", "'k' stands twice"},
+        {"[\"\x01\"]", "control character"},
+        {"[\"a\nb\"]", "control character"},
+        {"[\x01]", "control character"},
+        {"[\"\\u0000\"]", "zero character"},
+        {"[\"\\x\"]", "not valid JSON"},
+        {"[\"\\ud800\"]", "not valid JSON"},
+        {"[\"\xFF\"]", "UTF-8"},
+        {"[\"\xC0\x80\"]", "UTF-8"},
+        {"[\"\xED\xA0\x80\"]", "UTF-8"},
+        {"[\"\xF4\x90\x80\x80\"]", "UTF-8"},
+        {"[\"\xE2\x82\"]", "UTF-8"},
+        {"// comment\n{}", "neither a value"},
+        {"\x7F", "control character"},
         {"{\n  \"a\": 1\n  \"b\": 2}", "line 3, column 3"},
     };
     struct rk_error error;
@@ -131,8 +164,9 @@ static void many_keys_are_fast(void **state) {
 
 static void members_are_checked(void **state) {
     (void)state;
-    cJSON *root = parse("{\"n\": 5, \"half\": 0.5, \"huge\": 1e300, \"odd\": 9007199254740993, \"s\": \"text\", \"b\": true,"
-                        " \"z\": null, \"a\": [1], \"o\": {\"in\": {\"x\": \"y\"}}, \"negative\": -3}");
+    cJSON *root =
+        parse("{\"n\": 5, \"half\": 0.5, \"huge\": 1e300, \"odd\": 9007199254740993, \"s\": \"text\", \"b\": true,"
+              " \"z\": null, \"a\": [1], \"o\": {\"in\": {\"x\": \"y\"}}, \"negative\": -3}");
     struct rk_json_object object, child, inner;
     struct rk_error error;
     int64_t n = -1;
@@ -146,7 +180,8 @@ static void members_are_checked(void **state) {
     assert_ok(rk_json_integer(&object, "negative", INT64_MIN, INT64_MAX, &n, &error), error);
     assert_int_equal(n, -3);
     n = -1;
-    assert_fails(rk_json_integer(&object, "n", 6, 10, &n, &error), RK_USAGE, error, "m.json: n is 5; it must be from 6");
+    assert_fails(rk_json_integer(&object, "n", 6, 10, &n, &error), RK_USAGE, error,
+                 "m.json: n is 5; it must be from 6");
     assert_fails(rk_json_integer(&object, "half", 0, 10, &n, &error), RK_USAGE, error, "whole number");
     assert_fails(rk_json_integer(&object, "huge", 0, INT64_MAX, &n, &error), RK_USAGE, error, "2^53");
     assert_fails(rk_json_integer(&object, "odd", 0, 100, &n, &error), RK_USAGE, error, "odd");
@@ -171,7 +206,8 @@ static void members_are_checked(void **state) {
     assert_ok(rk_json_child(&child, "in", &inner, &error), error);
     assert_fails(rk_json_integer(&inner, "x", 0, 1, &n, &error), RK_USAGE, error, "m.json: o.in.x must be");
     assert_fails(rk_json_child(&object, "a", &child, &error), RK_USAGE, error, "not an array");
-    assert_fails(rk_json_open("m.json", "o[3]", array, &child, &error), RK_USAGE, error, "m.json: o[3] must be an object");
+    assert_fails(rk_json_open("m.json", "o[3]", array, &child, &error), RK_USAGE, error,
+                 "m.json: o[3] must be an object");
     assert_fails(rk_json_open("m.json", "o", NULL, &child, &error), RK_USAGE, error, "not absent");
     cJSON_Delete(root);
 }
@@ -255,21 +291,22 @@ static void long_paths_are_cut(void **state) {
 
 static void canonical_text_round_trips(void **state) {
     (void)state;
-    static const char canonical[] = "{\n"
-                                    "  \"name\": \"a \\\"b\\\" \\\\ \\n\\t\\u0001 \xC3\xA9 \xF0\x9F\x98\x80 /\",\n"
-                                    "  \"empty\": {},\n"
-                                    "  \"none\": [],\n"
-                                    "  \"numbers\": [0, -0, 1, -5, 0.1, 1e-07, 3.0000000000000004, 9007199254740992, 1e+300, "
-                                    "5e-324, 1.7976931348623157e+308, 123456789.125],\n"
-                                    "  \"mixed\": [\n"
-                                    "    1,\n"
-                                    "    {\n"
-                                    "      \"x\": null\n"
-                                    "    },\n"
-                                    "    [true, false, \"\"]\n"
-                                    "  ],\n"
-                                    "  \"\": 1\n"
-                                    "}\n";
+    static const char canonical[] =
+        "{\n"
+        "  \"name\": \"a \\\"b\\\" \\\\ \\n\\t\\u0001 \xC3\xA9 \xF0\x9F\x98\x80 /\",\n"
+        "  \"empty\": {},\n"
+        "  \"none\": [],\n"
+        "  \"numbers\": [0, -0, 1, -5, 0.1, 1e-07, 3.0000000000000004, 9007199254740992, 1e+300, "
+        "5e-324, 1.7976931348623157e+308, 123456789.125],\n"
+        "  \"mixed\": [\n"
+        "    1,\n"
+        "    {\n"
+        "      \"x\": null\n"
+        "    },\n"
+        "    [true, false, \"\"]\n"
+        "  ],\n"
+        "  \"\": 1\n"
+        "}\n";
     cJSON *root = parse(canonical);
     struct rk_text text = {0};
     struct rk_error error;

@@ -67,9 +67,16 @@ static void context_goes_before(void **state) {
 
 static void every_status_has_a_name(void **state) {
     (void)state;
-    static const enum rk_status all[] = {RK_OK,          RK_ERROR,       RK_USAGE,           RK_INFEASIBLE,
-                                         RK_UNCALIBRATED, RK_OUTSIDE_TOLERANCE, RK_HARDWARE_UNFIT, RK_RANK_FAILED,
-                                         RK_DATABASE,    RK_INTERRUPTED};
+    static const enum rk_status all[] = {RK_OK,
+                                         RK_ERROR,
+                                         RK_USAGE,
+                                         RK_INFEASIBLE,
+                                         RK_UNCALIBRATED,
+                                         RK_OUTSIDE_TOLERANCE,
+                                         RK_HARDWARE_UNFIT,
+                                         RK_RANK_FAILED,
+                                         RK_DATABASE,
+                                         RK_INTERRUPTED};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (size_t j = 0; j < i; j++)
             assert_string_not_equal(rk_status_name(all[i]), rk_status_name(all[j]));
@@ -80,8 +87,8 @@ static void every_status_has_a_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failure_is_one_statement), cmocka_unit_test(long_text_is_cut),
-        cmocka_unit_test(exact_length_is_not_cut),  cmocka_unit_test(cut_keeps_characters_whole),
+        cmocka_unit_test(failure_is_one_statement),    cmocka_unit_test(long_text_is_cut),
+        cmocka_unit_test(exact_length_is_not_cut),     cmocka_unit_test(cut_keeps_characters_whole),
         cmocka_unit_test(own_text_may_be_an_argument), cmocka_unit_test(context_goes_before),
         cmocka_unit_test(every_status_has_a_name),
     };

@@ -55,12 +55,34 @@ static void counts_are_exact(void **state) {
         const char *string;
         int64_t value;
     } good[] = {
-        {"0", 0}, {"64", 64}, {"64Ki", 65536}, {"64Mi", 67108864}, {"2Gi", 2147483648}, {"64K", 64000}, {"64k", 64000},
-        {"64M", 64000000}, {"1G", 1000000000}, {"1e6", 1000000}, {"1E6", 1000000}, {"1.5Ki", 1536}, {"1.5e3", 1500},
-        {"2.50e1", 25}, {"0.5Ki", 512}, {".5Ki", 512}, {"1.", 1}, {"007", 7}, {"9223372036854775807", INT64_MAX},
-        {"8191Pi", 8191LL << 50}, {"1000000000000000000", 1000000000000000000}, {"1.000000000000000000000000", 1},
-        {"10e-1", 1}, {"0.0009765625Ki", 1}, {"1e18", 1000000000000000000}, {"0e999999999999", 0},
-        {"00000000000000000000000000000005", 5}, {"9007199254740993", 9007199254740993},
+        {"0", 0},
+        {"64", 64},
+        {"64Ki", 65536},
+        {"64Mi", 67108864},
+        {"2Gi", 2147483648},
+        {"64K", 64000},
+        {"64k", 64000},
+        {"64M", 64000000},
+        {"1G", 1000000000},
+        {"1e6", 1000000},
+        {"1E6", 1000000},
+        {"1.5Ki", 1536},
+        {"1.5e3", 1500},
+        {"2.50e1", 25},
+        {"0.5Ki", 512},
+        {".5Ki", 512},
+        {"1.", 1},
+        {"007", 7},
+        {"9223372036854775807", INT64_MAX},
+        {"8191Pi", 8191LL << 50},
+        {"1000000000000000000", 1000000000000000000},
+        {"1.000000000000000000000000", 1},
+        {"10e-1", 1},
+        {"0.0009765625Ki", 1},
+        {"1e18", 1000000000000000000},
+        {"0e999999999999", 0},
+        {"00000000000000000000000000000005", 5},
+        {"9007199254740993", 9007199254740993},
     };
     struct rk_error error;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -76,13 +98,32 @@ static void wrong_counts_are_refused(void **state) {
     static const struct {
         const char *string, *message;
     } bad[] = {
-        {"", "is not a count"}, {"-1", "negative"}, {"+1", "is not a count"}, {" 1", "is not a count"},
-        {"1 ", "no unit"}, {"1.5", "whole"}, {"0.1Ki", "whole"}, {"1e-1", "whole"}, {"1e", "is not a count"},
-        {"e5", "is not a count"}, {".", "is not a count"}, {"1.2.3", "no unit"}, {"0x10", "no unit"}, {"64KiB", "no unit"},
-        {"64i", "no unit"}, {"64m", "no unit"}, {"64Kix", "no unit"}, {"9223372036854775808", "too large"},
-        {"8192Pi", "too large"}, {"1e19", "too large"}, {"1e999999999999999999999", "too large"},
-        {"99999999999999999999999999", "is not a count"}, {"1e-99999999999999", "whole"}, {"nan", "is not a count"},
-        {"inf", "is not a count"}, {"1,000", "no unit"},
+        {"", "is not a count"},
+        {"-1", "negative"},
+        {"+1", "is not a count"},
+        {" 1", "is not a count"},
+        {"1 ", "no unit"},
+        {"1.5", "whole"},
+        {"0.1Ki", "whole"},
+        {"1e-1", "whole"},
+        {"1e", "is not a count"},
+        {"e5", "is not a count"},
+        {".", "is not a count"},
+        {"1.2.3", "no unit"},
+        {"0x10", "no unit"},
+        {"64KiB", "no unit"},
+        {"64i", "no unit"},
+        {"64m", "no unit"},
+        {"64Kix", "no unit"},
+        {"9223372036854775808", "too large"},
+        {"8192Pi", "too large"},
+        {"1e19", "too large"},
+        {"1e999999999999999999999", "too large"},
+        {"99999999999999999999999999", "is not a count"},
+        {"1e-99999999999999", "whole"},
+        {"nan", "is not a count"},
+        {"inf", "is not a count"},
+        {"1,000", "no unit"},
     };
     struct rk_error error;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -127,21 +168,37 @@ static void numbers_are_decimal_and_in_range(void **state) {
     assert_true(value == -1e-3);
 }
 
+static void endings(void **state) {
+    (void)state;
+    assert_true(rk_ends_in("a.npy", ".npy"));
+    assert_false(rk_ends_in(".npy", ".npy"));
+    assert_false(rk_ends_in("npy", ".npy"));
+    assert_false(rk_ends_in("a.npy.gz", ".npy"));
+}
+
 static void formats_are_readable(void **state) {
     (void)state;
     static const struct {
         int64_t bytes;
         const char *text;
     } bytes[] = {
-        {0, "0 B"}, {1023, "1023 B"}, {1024, "1.0 KiB"}, {96 << 20, "96.0 MiB"}, {14227079168, "13.25 GiB"},
-        {(1LL << 20) - 1, "1.0 MiB"}, {(1LL << 30) - 1, "1.00 GiB"}, {INT64_MAX, "8192.00 PiB"}, {-2048, "-2.0 KiB"},
+        {0, "0 B"},
+        {1023, "1023 B"},
+        {1024, "1.0 KiB"},
+        {96 << 20, "96.0 MiB"},
+        {14227079168, "13.25 GiB"},
+        {(1LL << 20) - 1, "1.0 MiB"},
+        {(1LL << 30) - 1, "1.00 GiB"},
+        {INT64_MAX, "8192.00 PiB"},
+        {-2048, "-2.0 KiB"},
         {INT64_MIN, "-8192.00 PiB"},
     };
     static const struct {
         double seconds;
         const char *text;
-    } seconds[] = {{0, "0 s"}, {1.234e-3, "1.234 ms"}, {5e-9, "5.000 ns"}, {2.5e-6, "2.500 µs"}, {1, "1.000 s"},
-                   {0.9999999, "1.000 s"}, {99.5, "99.500 s"}, {-2e-3, "-2.000 ms"}, {NAN, "unknown"}};
+    } seconds[] = {{0, "0 s"},           {1.234e-3, "1.234 ms"}, {5e-9, "5.000 ns"},
+                   {2.5e-6, "2.500 µs"}, {1, "1.000 s"},         {0.9999999, "1.000 s"},
+                   {99.5, "99.500 s"},   {-2e-3, "-2.000 ms"},   {NAN, "unknown"}};
     char buffer[64];
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++)
         assert_string_equal(rk_format_bytes(bytes[i].bytes, buffer, sizeof buffer), bytes[i].text);
@@ -210,6 +267,7 @@ int main(void) {
         cmocka_unit_test(wrong_counts_are_refused),
         cmocka_unit_test(bytes_take_a_b),
         cmocka_unit_test(numbers_are_decimal_and_in_range),
+        cmocka_unit_test(endings),
         cmocka_unit_test(formats_are_readable),
         cmocka_unit_test(files_are_read_whole),
         cmocka_unit_test(unreadable_files_are_named),

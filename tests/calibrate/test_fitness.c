@@ -8,9 +8,14 @@
 /* A machine with nothing to say against it. */
 static struct rk_machine_facts quiet_machine(void) {
     struct rk_machine_facts facts = {0};
-    facts.host = (struct rk_host_facts){.threads = 8, .allowed_threads = 8, .quota = NAN, .load_average = 0.1,
-                                        .memory_bytes = (int64_t)64 << 30, .memory_available_bytes = (int64_t)60 << 30,
-                                        .memory_limit_bytes = -1, .memory_limit_used_bytes = -1,
+    facts.host = (struct rk_host_facts){.threads = 8,
+                                        .allowed_threads = 8,
+                                        .quota = NAN,
+                                        .load_average = 0.1,
+                                        .memory_bytes = (int64_t)64 << 30,
+                                        .memory_available_bytes = (int64_t)60 << 30,
+                                        .memory_limit_bytes = -1,
+                                        .memory_limit_used_bytes = -1,
                                         .governor = "performance"};
     facts.activity = (struct rk_host_activity){.busy_processors = 0.01, .stolen_processors = 0};
     facts.database = (struct rk_file_system){"/home/u", "ext4", false, false, (int64_t)50 << 30, true};
@@ -27,7 +32,8 @@ static const struct rk_finding *find(const struct rk_fitness *fitness, const cha
     return NULL;
 }
 
-static void expect(const struct rk_machine_facts *facts, enum rk_finding_level level, const char *check, const char *part) {
+static void expect(const struct rk_machine_facts *facts, enum rk_finding_level level, const char *check,
+                   const char *part) {
     struct rk_fitness fitness;
     rk_fitness_check(facts, &fitness);
     const struct rk_finding *found = find(&fitness, check, part);
@@ -171,8 +177,8 @@ static void many_findings_do_not_overflow(void **state) {
     facts.gpus.loaded = true;
     facts.gpus.gpu_count = RK_NVML_GPUS_MAX;
     for (int i = 0; i < RK_NVML_GPUS_MAX; i++)
-        facts.gpus.gpus[i] = (struct rk_nvml_gpu){.utilisation_percent = 50, .throttle_reasons = 8, .partitioned = true,
-                                                  .temperature_celsius = 90};
+        facts.gpus.gpus[i] = (struct rk_nvml_gpu){
+            .utilisation_percent = 50, .throttle_reasons = 8, .partitioned = true, .temperature_celsius = 90};
     struct rk_fitness fitness;
     rk_fitness_check(&facts, &fitness);
     assert_int_equal(fitness.count, RK_FINDINGS_MAX);
@@ -192,10 +198,14 @@ static void this_machine_can_be_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quiet_machine_is_fit),          cmocka_unit_test(processors),
-        cmocka_unit_test(load),                          cmocka_unit_test(memory),
-        cmocka_unit_test(file_systems),                  cmocka_unit_test(gpus),
-        cmocka_unit_test(a_library_that_is_none_is_told), cmocka_unit_test(many_findings_do_not_overflow),
+        cmocka_unit_test(quiet_machine_is_fit),
+        cmocka_unit_test(processors),
+        cmocka_unit_test(load),
+        cmocka_unit_test(memory),
+        cmocka_unit_test(file_systems),
+        cmocka_unit_test(gpus),
+        cmocka_unit_test(a_library_that_is_none_is_told),
+        cmocka_unit_test(many_findings_do_not_overflow),
         cmocka_unit_test(this_machine_can_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,8 +28,8 @@ static const struct {
     enum rk_token_format format;
     int token_bytes;
 } kinds[] = {
-    {"raw.u16", RK_TOKEN_RAW, 2}, {"raw.u32", RK_TOKEN_RAW, 4}, {"llm.bin", RK_TOKEN_LLMC, 2},
-    {"llama.bin", RK_TOKEN_LLMC, 4}, {"a.npy", RK_TOKEN_NPY, 2}, {"b.npy", RK_TOKEN_NPY, 4},
+    {"raw.u16", RK_TOKEN_RAW, 2},    {"raw.u32", RK_TOKEN_RAW, 4}, {"llm.bin", RK_TOKEN_LLMC, 2},
+    {"llama.bin", RK_TOKEN_LLMC, 4}, {"a.npy", RK_TOKEN_NPY, 2},   {"b.npy", RK_TOKEN_NPY, 4},
 };
 
 static void every_format_comes_back(void **state) {
@@ -73,8 +73,9 @@ static void headers_are_those_of_others(void **state) {
     assert_int_equal(rk_token_header_write(RK_TOKEN_LLMC, 4, 5, header), 1024);
     assert_memory_equal(header, "\xA1\xD9\x34\x01\x07\0\0\0\x05\0\0\0", 12);
     assert_int_equal(rk_token_header_write(RK_TOKEN_NPY, 4, 9223372036854775807, header), 128);
-    assert_memory_equal(header, "\x93NUMPY\x01\0\x76\0{'descr': '<u4', 'fortran_order': False, 'shape': (9223372036854775807,), }",
-                        10 + 75);
+    assert_memory_equal(
+        header, "\x93NUMPY\x01\0\x76\0{'descr': '<u4', 'fortran_order': False, 'shape': (9223372036854775807,), }",
+        10 + 75);
     assert_int_equal(header[127], '\n');
     assert_int_equal(rk_token_header_write(RK_TOKEN_RAW, 2, 1, header), 0);
 }
@@ -107,17 +108,26 @@ static void npy_variants(void **state) {
         int major;
         const char *dictionary, *message;
     } bad[] = {
-        {1, "{'descr': '>u2', 'shape': (3,)}", "dtype '>u2'"}, {1, "{'descr': '<f4', 'shape': (3,)}", "dtype '<f4'"},
-        {1, "{'descr': '<i8', 'shape': (3,)}", "dtype '<i8'"}, {1, "{'descr': '|u1', 'shape': (3,)}", "dtype '|u1'"},
-        {1, "{'descr': '<u2', 'shape': (3, 1)}", "one dimension"}, {1, "{'descr': '<u2', 'shape': ()}", "one dimension"},
-        {1, "{'descr': '<u2', 'shape': (-3,)}", "one dimension"}, {1, "{'descr': '<u2', 'shape': (3)}", "one dimension"},
+        {1, "{'descr': '>u2', 'shape': (3,)}", "dtype '>u2'"},
+        {1, "{'descr': '<f4', 'shape': (3,)}", "dtype '<f4'"},
+        {1, "{'descr': '<i8', 'shape': (3,)}", "dtype '<i8'"},
+        {1, "{'descr': '|u1', 'shape': (3,)}", "dtype '|u1'"},
+        {1, "{'descr': '<u2', 'shape': (3, 1)}", "one dimension"},
+        {1, "{'descr': '<u2', 'shape': ()}", "one dimension"},
+        {1, "{'descr': '<u2', 'shape': (-3,)}", "one dimension"},
+        {1, "{'descr': '<u2', 'shape': (3)}", "one dimension"},
         {1, "{'descr': '<u2', 'shape': (99999999999999999999,)}", "one dimension"},
         {1, "{'descr': '<u2', 'shape': (9223372036854775807,)}", "cut short"},
-        {1, "{'descr': '<u2', 'shape': (4,)}", "cut short"}, {1, "{'descr': '<u2', 'shape': (2,)}", "damaged"},
-        {1, "{'descr': '<u2'}", "no 'descr' and 'shape'"}, {1, "{'shape': (3,)}", "no 'descr' and 'shape'"},
-        {1, "", "no 'descr' and 'shape'"}, {1, "{'descr': [('a', '<u2')], 'shape': (3,)}", "dtype"},
-        {4, "{'descr': '<u2', 'shape': (3,)}", "version 4.0"}, {0, "{'descr': '<u2', 'shape': (3,)}", "version 0.0"},
-        {1, "{'descr': '<u2', 'shape': (3", "one dimension"}, {1, "{'descr': '<u2', 'shape':", "one dimension"},
+        {1, "{'descr': '<u2', 'shape': (4,)}", "cut short"},
+        {1, "{'descr': '<u2', 'shape': (2,)}", "damaged"},
+        {1, "{'descr': '<u2'}", "no 'descr' and 'shape'"},
+        {1, "{'shape': (3,)}", "no 'descr' and 'shape'"},
+        {1, "", "no 'descr' and 'shape'"},
+        {1, "{'descr': [('a', '<u2')], 'shape': (3,)}", "dtype"},
+        {4, "{'descr': '<u2', 'shape': (3,)}", "version 4.0"},
+        {0, "{'descr': '<u2', 'shape': (3,)}", "version 0.0"},
+        {1, "{'descr': '<u2', 'shape': (3", "one dimension"},
+        {1, "{'descr': '<u2', 'shape':", "one dimension"},
         {1, "{'descr':", "no 'descr' and 'shape'"},
     };
     struct rk_token_file file;
@@ -157,11 +167,11 @@ static void llmc_variants(void **state) {
         int given;
         const char *message;
     } bad[] = {
-        {20240520, 2, 3, 1030, 0, "version 2"},   {20240520, 1, 3, 500, 0, "ends inside the header"},
-        {20240520, 1, 4, 1030, 0, "cut short"},   {20240520, 1, 2, 1030, 0, "damaged"},
-        {20240520, 1, 0, 1024, 0, "no tokens"},   {20240520, 1, 0xFFFFFFFF, 1030, 0, "damaged"},
+        {20240520, 2, 3, 1030, 0, "version 2"},          {20240520, 1, 3, 500, 0, "ends inside the header"},
+        {20240520, 1, 4, 1030, 0, "cut short"},          {20240520, 1, 2, 1030, 0, "damaged"},
+        {20240520, 1, 0, 1024, 0, "no tokens"},          {20240520, 1, 0xFFFFFFFF, 1030, 0, "damaged"},
         {20240520, 1, 0x7FFFFFFF, 1030, 0, "cut short"}, {20240520, 1, 3, 1030, 4, "tokens of 2 bytes"},
-        {20240801, 1, 3, 1036, 0, "version 1"},   {20240801, 7, 3, 1030, 0, "cut short"},
+        {20240801, 1, 3, 1036, 0, "version 1"},          {20240801, 7, 3, 1030, 0, "cut short"},
     };
     unsigned char bytes[1100] = {0};
     struct rk_token_file file;
@@ -186,7 +196,8 @@ static void raw_width_is_given_or_named(void **state) {
     static const struct {
         const char *name;
         int given, width;
-    } good[] = {{"x.bin", 0, 2}, {"x.u16", 0, 2}, {"x.npy", 0, 2}, {"x.u32", 0, 4}, {"x", 2, 2}, {"x.txt", 4, 4}, {"x.bin", 4, 4}};
+    } good[] = {{"x.bin", 0, 2}, {"x.u16", 0, 2}, {"x.npy", 0, 2}, {"x.u32", 0, 4},
+                {"x", 2, 2},     {"x.txt", 4, 4}, {"x.bin", 4, 4}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         const char *path = write_bytes(good[i].name, bytes, sizeof bytes);
         assert_ok(rk_token_file_open(path, good[i].given, 0, &file, &error), error);
@@ -197,9 +208,11 @@ static void raw_width_is_given_or_named(void **state) {
     }
     const char *path = write_bytes("x.txt", bytes, sizeof bytes);
     assert_fails(rk_token_file_open(path, 0, 0, &file, &error), RK_USAGE, error, "--token-bytes 2 or 4");
-    assert_fails(rk_token_file_open(write_bytes("x.txt", bytes, 1023), 4, 0, &file, &error), RK_USAGE, error, "no multiple");
+    assert_fails(rk_token_file_open(write_bytes("x.txt", bytes, 1023), 4, 0, &file, &error), RK_USAGE, error,
+                 "no multiple");
     assert_fails(rk_token_file_open(write_bytes("x.txt", bytes, 0), 4, 0, &file, &error), RK_USAGE, error, "no tokens");
-    assert_fails(rk_token_file_open(write_bytes("x.txt", "MMIDIDX\0\0", 9), 2, 0, &file, &error), RK_USAGE, error, "Megatron");
+    assert_fails(rk_token_file_open(write_bytes("x.txt", "MMIDIDX\0\0", 9), 2, 0, &file, &error), RK_USAGE, error,
+                 "Megatron");
     unlink(in_folder("x.txt"));
     /* 4-byte tokens under a name that says 2. */
     for (size_t i = 0; i < sizeof bytes; i += 4)
@@ -226,10 +239,12 @@ static void tokens_are_checked(void **state) {
     assert_int_equal(tokens[1], 101);
     static const int64_t outside[][2] = {{-1, 1}, {0, 5}, {4, 1}, {5, 0}, {1, -1}, {INT64_MAX, 1}, {1, INT64_MAX}};
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
-        assert_fails(rk_token_file_read(&file, outside[i][0], outside[i][1], tokens, &error), RK_USAGE, error, "holds 4");
+        assert_fails(rk_token_file_read(&file, outside[i][0], outside[i][1], tokens, &error), RK_USAGE, error,
+                     "holds 4");
     rk_token_file_close(&file);
     assert_ok(rk_token_file_open(path, 0, 101, &file, &error), error);
-    assert_fails(rk_token_file_read(&file, 0, 2, tokens, &error), RK_USAGE, error, "token 1 is 101, but the vocabulary has 101");
+    assert_fails(rk_token_file_read(&file, 0, 2, tokens, &error), RK_USAGE, error,
+                 "token 1 is 101, but the vocabulary has 101");
     rk_token_file_close(&file);
     unlink(path);
 }
@@ -295,10 +310,14 @@ static int remove_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_comes_back), cmocka_unit_test(headers_are_those_of_others),
-        cmocka_unit_test(npy_variants),            cmocka_unit_test(llmc_variants),
-        cmocka_unit_test(raw_width_is_given_or_named), cmocka_unit_test(tokens_are_checked),
-        cmocka_unit_test(shortened_while_open),    cmocka_unit_test(what_is_no_file_is_refused),
+        cmocka_unit_test(every_format_comes_back),
+        cmocka_unit_test(headers_are_those_of_others),
+        cmocka_unit_test(npy_variants),
+        cmocka_unit_test(llmc_variants),
+        cmocka_unit_test(raw_width_is_given_or_named),
+        cmocka_unit_test(tokens_are_checked),
+        cmocka_unit_test(shortened_while_open),
+        cmocka_unit_test(what_is_no_file_is_refused),
         cmocka_unit_test(writer_refuses),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -2,9 +2,9 @@
 #include "base/text.h"
 #include "executor/token_file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <stdio.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
