@@ -462,6 +462,9 @@ enum rk_status rk_cli_plan(struct rk_cli *cli, int argc, char **argv) {
     if (status == RK_OK)
         status = check_options(cli, &values);
     if (status == RK_OK)
+        status = rk_cli_check_outputs((const char *const[]){values.model, values.hardware}, 2, &values.out, 1,
+                                      &cli->error);
+    if (status == RK_OK)
         status = read_model(&planning);
     if (status == RK_OK)
         status = open_pricing(&planning);

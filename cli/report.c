@@ -277,6 +277,8 @@ enum rk_status rk_cli_report(struct rk_cli *cli, int argc, char **argv) {
                          "report --json: name the page with --out, the figures go to standard output");
     if (status == RK_OK && operands.count > 0 && values.plan != 0)
         status = rk_fail(&cli->error, RK_USAGE, "report: give a run, a plan.json or --plan ID, not two of them");
+    if (status == RK_OK)
+        status = rk_cli_check_outputs(operands.items, operands.count, &values.out, 1, &cli->error);
     if (status != RK_OK)
         goto free_operands;
     loaded = calloc(1, sizeof *loaded);

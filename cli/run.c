@@ -144,6 +144,15 @@ static enum rk_status check_options(const struct run_options *values, struct rk_
     return rk_training_check_options(&training, error);
 }
 
+static enum rk_status check_files(const struct run *run, struct rk_error *error) {
+    const struct run_options *values = run->values;
+    const char *const inputs[] = {run->path, values->data, values->load_weights, run->cli->database};
+    const char *const outputs[] = {values->save_weights, values->save_final, values->dump_losses,
+                                   values->dump_gradients};
+    return rk_cli_check_outputs(inputs, sizeof inputs / sizeof *inputs, outputs, sizeof outputs / sizeof *outputs,
+                                error);
+}
+
 /* The plan's model must have a forward, and its back end must be in this program. */
 static enum rk_status check_runnable(struct run *run, struct rk_error *error) {
     enum rk_status status = rk_architecture_runnable(&run->plan->architecture, error);
@@ -363,6 +372,8 @@ static enum rk_status run_plan(struct run *run, int argc, char *const *typed) {
     const struct run_options *values = run->values;
     struct rk_error *error = &run->cli->error;
     enum rk_status status = check_options(values, error);
+    if (status == RK_OK)
+        status = check_files(run, error);
     if (status == RK_OK)
         status = rk_launch_discover(values->rank, values->world, values->master, (int32_t)values->port, &run->place,
                                     error);

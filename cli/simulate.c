@@ -181,6 +181,9 @@ enum rk_status rk_cli_simulate(struct rk_cli *cli, int argc, char **argv) {
     enum rk_status status = rk_cli_parse(cli, &rk_cli_simulate_arguments, argc, argv, &values, &operands);
     if (status == RK_OK) {
         simulating.path = operands.items[0];
+        status = rk_cli_check_outputs(&simulating.path, 1, &values.trace, 1, &cli->error);
+    }
+    if (status == RK_OK) {
         status = read_plan(&simulating);
     }
     struct rk_play_request request = {.hardware = values.hardware,

@@ -374,3 +374,19 @@ agrees() {
         [ -e "hung $ranks/latest" ]
     done
 }
+
+@test "no output may be a file that is read" {
+    plan p.json
+    tokens 40000 data.u16
+    for option in --save-final --save-weights --dump-losses --dump-gradients; do
+        for file in p.json data.u16; do
+            fails 2 "$file: is input and output, and would be lost" "$RECKON" run p.json --data data.u16 --steps 1 $option $file
+        done
+    done
+    fails 2 "p.json: is input and output" "$RECKON" simulate p.json --hardware b300 --trace ./p.json
+    fails 2 "p.json: is input and output" "$RECKON" report p.json --out p.json
+    cp "$SOURCE/examples/models/olmoe-cpu-tiny.json" m.json
+    fails 2 "m.json: is input and output" "$RECKON" plan --model m.json --hardware b300 --gpus 1 --seq 128 \
+        --global-batch 4Ki --out m.json
+    cmp m.json "$SOURCE/examples/models/olmoe-cpu-tiny.json"
+}
