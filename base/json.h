@@ -59,8 +59,9 @@ enum rk_status rk_json_optional_string(struct rk_json_object *object, const char
 /* Appends the keys that nobody asked for, separated by ", ". Returns how many. */
 size_t rk_json_unknown(const struct rk_json_object *object, struct rk_text *names);
 
-/* Canonical text: two-space indent, keys in the order of the tree, integers without a fraction, other numbers with the
- * fewest digits that read back to the same double, a final newline. Writing what was read gives the same bytes. */
+/* Canonical text: two-space indent, arrays that hold neither arrays nor objects on one line, keys in the order of the
+ * tree, integers without a fraction, other numbers with the fewest digits that read back to the same double, a final
+ * newline. Writing what was read gives the same bytes. */
 enum rk_status rk_json_print(const cJSON *root, struct rk_text *text, struct rk_error *error);
 
 /* Appends string as a JSON string with its quotes. */
