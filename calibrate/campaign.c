@@ -19,7 +19,8 @@ struct mode_row {
 };
 
 static const struct mode_row mode_rows[RK_CALIBRATION_MODE_COUNT] = {
-#define ROW(name, text, seconds, budget, processes, isolated, alone) {text, seconds, budget, processes, isolated, alone},
+#define ROW(name, text, seconds, budget, processes, isolated, alone)                                                   \
+    {text, seconds, budget, processes, isolated, alone},
     RK_CALIBRATION_MODE_TABLE(ROW)
 #undef ROW
 };
@@ -30,18 +31,15 @@ static const double overhead_per_case = 0.02;
 /* Between two looks at the devices' clocks, power and temperature. */
 static const double telemetry_seconds = 10;
 
-const char *rk_calibration_mode_name(enum rk_calibration_mode mode)
-{
+const char *rk_calibration_mode_name(enum rk_calibration_mode mode) {
     return mode_rows[mode].name;
 }
 
-int rk_calibration_mode_processes(enum rk_calibration_mode mode)
-{
+int rk_calibration_mode_processes(enum rk_calibration_mode mode) {
     return mode_rows[mode].processes;
 }
 
-bool rk_calibration_mode_alone(enum rk_calibration_mode mode)
-{
+bool rk_calibration_mode_alone(enum rk_calibration_mode mode) {
     return mode_rows[mode].alone;
 }
 
@@ -52,26 +50,23 @@ struct campaign {
     struct rk_db *db; /* rank 0 only */
     int64_t id;
     struct rk_case_list list;
-    bool *done;      /* one for each case; equal on all ranks */
+    bool *done; /* one for each case; equal on all ranks */
     struct rk_measurer measurer;
     size_t measured, skipped, wrong, planned;
     double begin, next_telemetry;
 };
 
-static int64_t now_us(void)
-{
+static int64_t now_us(void) {
     return (int64_t)(1e6 * rk_clock_wall());
 }
 
-static bool is_first(const struct campaign *campaign)
-{
+static bool is_first(const struct campaign *campaign) {
     return campaign->job->place.rank == 0;
 }
 
 /* ---- the data base, on rank 0 ---- */
 
-static enum rk_status open_campaign(struct campaign *campaign, struct rk_error *error)
-{
+static enum rk_status open_campaign(struct campaign *campaign, struct rk_error *error) {
     const struct rk_campaign_request *request = campaign->request;
     struct rk_db_options options = {.access = RK_DB_WRITE, .log = request->log};
     enum rk_status status = rk_db_open(request->database, &options, &campaign->db, error);
@@ -104,15 +99,13 @@ static enum rk_status open_campaign(struct campaign *campaign, struct rk_error *
     return rk_campaign_begin(campaign->db, &request->identity->machine, &row, &campaign->id, error);
 }
 
-static int compare_ids(const void *left, const void *right)
-{
+static int compare_ids(const void *left, const void *right) {
     int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
     return a < b ? -1 : a > b;
 }
 
 /* Marks the cases that a former attempt stored. */
-static enum rk_status mark_done(struct campaign *campaign, struct rk_error *error)
-{
+static enum rk_status mark_done(struct campaign *campaign, struct rk_error *error) {
     int64_t *ids = NULL;
     size_t count = 0;
     enum rk_status status =
@@ -130,11 +123,10 @@ static enum rk_status mark_done(struct campaign *campaign, struct rk_error *erro
 
 static enum rk_status store_result(struct campaign *campaign, const struct rk_calibration_case *item,
                                    enum rk_measure_mode mode, const struct rk_measurement_result *result,
-                                   int64_t started_us, struct rk_error *error)
-{
+                                   int64_t started_us, struct rk_error *error) {
     struct rk_case_row case_row;
-    rk_case_from_shape(&item->shape, &item->place, "normal",
-                       mode == RK_MEASURE_SUSTAINED ? "sustained" : "isolated", &case_row);
+    rk_case_from_shape(&item->shape, &item->place, "normal", mode == RK_MEASURE_SUSTAINED ? "sustained" : "isolated",
+                       &case_row);
     struct rk_measurement_row row = rk_measurement_empty();
     enum rk_status status = rk_case_store(campaign->db, &case_row, &row.case_id, error);
     if (status != RK_OK)
@@ -154,19 +146,18 @@ static enum rk_status store_result(struct campaign *campaign, const struct rk_ca
         row.minimum_seconds = fmin(row.minimum_seconds, result->samples[i]);
         row.maximum_seconds = fmax(row.maximum_seconds, result->samples[i]);
     }
-    snprintf(row.stop_reason, sizeof row.stop_reason, "%s",
-             result->stop == RK_STOP_INTERVAL ? "interval" : "time cap");
+    snprintf(row.stop_reason, sizeof row.stop_reason, "%s", result->stop == RK_STOP_INTERVAL ? "interval" : "time cap");
     if (!result->verified) {
         snprintf(row.status, sizeof row.status, "wrong result");
-        snprintf(row.message, sizeof row.message, "%s left an output unwritten or not a number", rk_op_name(item->shape.kind));
+        snprintf(row.message, sizeof row.message, "%s left an output unwritten or not a number",
+                 rk_op_name(item->shape.kind));
     }
     return rk_measurement_store(campaign->db, &row, result->samples, NULL, (size_t)result->sample_count, NULL, error);
 }
 
 /* ---- measuring ---- */
 
-static enum rk_status share_done(struct campaign *campaign, struct rk_error *error)
-{
+static enum rk_status share_done(struct campaign *campaign, struct rk_error *error) {
     size_t bytes = campaign->list.count * sizeof *campaign->done;
     bool *all = malloc(bytes * (size_t)campaign->job->place.world + 1);
     if (!all)
@@ -178,14 +169,12 @@ static enum rk_status share_done(struct campaign *campaign, struct rk_error *err
     return status;
 }
 
-static bool wanted(const struct campaign *campaign, size_t index)
-{
+static bool wanted(const struct campaign *campaign, size_t index) {
     return !campaign->done[index] && (campaign->request->process == 0 || campaign->list.cases[index].anchor);
 }
 
 static enum rk_status measure_one(struct campaign *campaign, size_t index, enum rk_measure_mode mode, bool *interrupted,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     const struct rk_calibration_case *item = &campaign->list.cases[index];
     int64_t started = now_us();
     struct rk_measurement_result result;
@@ -203,8 +192,7 @@ static enum rk_status measure_one(struct campaign *campaign, size_t index, enum 
 }
 
 /* Between two cases, when nothing is timed. */
-static enum rk_status sample_devices(struct campaign *campaign, struct rk_error *error)
-{
+static enum rk_status sample_devices(struct campaign *campaign, struct rk_error *error) {
     if (!is_first(campaign) || rk_clock_seconds() < campaign->next_telemetry)
         return RK_OK;
     campaign->next_telemetry = rk_clock_seconds() + telemetry_seconds;
@@ -213,8 +201,7 @@ static enum rk_status sample_devices(struct campaign *campaign, struct rk_error 
 
 /* Cases [first, end) with one transport (or none). */
 static enum rk_status measure_range(struct campaign *campaign, size_t first, size_t end, bool *interrupted,
-                                    struct rk_error *error)
-{
+                                    struct rk_error *error) {
     bool isolated = mode_rows[campaign->request->mode].isolated;
     enum rk_status status = RK_OK;
     for (size_t i = first; status == RK_OK && !*interrupted && i < end; i++) {
@@ -237,8 +224,7 @@ static enum rk_status measure_range(struct campaign *campaign, size_t first, siz
 }
 
 static enum rk_status measure_layout(struct campaign *campaign, size_t layout_index, size_t first, size_t end,
-                                     bool *interrupted, struct rk_error *error)
-{
+                                     bool *interrupted, struct rk_error *error) {
     const struct rk_campaign_request *request = campaign->request;
     const struct rk_calibration_layout *layout = &campaign->list.layouts[layout_index];
     struct rk_rank_place place = rk_candidate_place(&layout->candidate, campaign->measurer.rank);
@@ -260,8 +246,7 @@ static enum rk_status measure_layout(struct campaign *campaign, size_t layout_in
     return status;
 }
 
-static enum rk_status measure_all(struct campaign *campaign, bool *interrupted, struct rk_error *error)
-{
+static enum rk_status measure_all(struct campaign *campaign, bool *interrupted, struct rk_error *error) {
     const struct rk_case_list *list = &campaign->list;
     enum rk_status status = RK_OK;
     for (size_t first = 0, end = 0; status == RK_OK && !*interrupted && first < list->count; first = end) {
@@ -279,8 +264,7 @@ static enum rk_status measure_all(struct campaign *campaign, bool *interrupted, 
 
 /* ---- the whole ---- */
 
-static enum rk_status open_measurer(struct campaign *campaign, struct rk_error *error)
-{
+static enum rk_status open_measurer(struct campaign *campaign, struct rk_error *error) {
     const struct rk_campaign_request *request = campaign->request;
     const struct mode_row *mode = &mode_rows[request->mode];
     struct rk_measurer *measurer = &campaign->measurer;
@@ -298,8 +282,7 @@ static enum rk_status open_measurer(struct campaign *campaign, struct rk_error *
     if (mode->budget > 0 && campaign->planned > 0)
         measurer->seconds_per_case = fmin(mode->seconds_per_case, mode->budget / (double)campaign->planned);
     int ordinal = request->backend->kind == RK_BACKEND_CPU ? 0 : (int)campaign->job->place.local_rank;
-    enum rk_status status =
-        request->backend->device_open(ordinal, request->spill_folder, &measurer->device, error);
+    enum rk_status status = request->backend->device_open(ordinal, request->spill_folder, &measurer->device, error);
     struct rk_device_facts facts;
     if (status == RK_OK)
         status = request->backend->device_facts(measurer->device, &facts, error);
@@ -309,8 +292,7 @@ static enum rk_status open_measurer(struct campaign *campaign, struct rk_error *
     return request->backend->stream_create(measurer->device, false, &measurer->stream, error);
 }
 
-static void close_campaign(struct campaign *campaign)
-{
+static void close_campaign(struct campaign *campaign) {
     const struct rk_backend *backend = campaign->request->backend;
     if (campaign->measurer.stream)
         backend->stream_destroy(campaign->measurer.stream);
@@ -321,8 +303,7 @@ static void close_campaign(struct campaign *campaign)
     free(campaign->done);
 }
 
-static void announce(const struct campaign *campaign)
-{
+static void announce(const struct campaign *campaign) {
     double seconds = (double)campaign->planned * (campaign->measurer.seconds_per_case + overhead_per_case);
     rk_log_write(campaign->request->log, RK_LOG_INFO,
                  "%s calibration of %lld ranks: %zu cases, at most about %.0f s; Ctrl-C keeps what is done",
@@ -330,8 +311,7 @@ static void announce(const struct campaign *campaign)
                  campaign->planned, ceil(seconds));
 }
 
-static enum rk_status begin(struct campaign *campaign, struct rk_error *error)
-{
+static enum rk_status begin(struct campaign *campaign, struct rk_error *error) {
     enum rk_status status = rk_case_list_make(&campaign->request->cases, &campaign->list, error);
     if (status != RK_OK)
         return status;
@@ -352,8 +332,7 @@ static enum rk_status begin(struct campaign *campaign, struct rk_error *error)
 }
 
 static enum rk_status finish(struct campaign *campaign, bool interrupted, struct rk_campaign_summary *summary,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     *summary = (struct rk_campaign_summary){.campaign = campaign->id,
                                             .cases = campaign->list.count,
                                             .measured = campaign->measured,
@@ -373,8 +352,7 @@ static enum rk_status finish(struct campaign *campaign, bool interrupted, struct
 }
 
 enum rk_status rk_campaign_run(struct rk_job *job, const struct rk_campaign_request *request,
-                               struct rk_campaign_summary *summary, struct rk_error *error)
-{
+                               struct rk_campaign_summary *summary, struct rk_error *error) {
     struct campaign campaign = {.job = job, .request = request, .begin = rk_clock_seconds()};
     bool interrupted = false;
     enum rk_status status = begin(&campaign, error);

@@ -1,4 +1,5 @@
-/* A campaign: all cases measured on all ranks, stored as they are done, resumable, with the error of interpolation stated. */
+/* A campaign: all cases measured on all ranks, stored as they are done, resumable, with the error of interpolation
+ * stated. */
 #ifndef RK_CALIBRATE_CAMPAIGN_H
 #define RK_CALIBRATE_CAMPAIGN_H
 
@@ -10,7 +11,8 @@
 
 #include <signal.h>
 
-/* X(name, text, seconds per case, budget in seconds for all cases (0: none), fresh processes, isolated too, one rank alone too) */
+/* X(name, text, seconds per case, budget in seconds for all cases (0: none), fresh processes, isolated too, one rank
+ * alone too) */
 #define RK_CALIBRATION_MODE_TABLE(X)                                                                                   \
     X(QUICK, "quick", 0.10, 80, 1, false, false)                                                                       \
     X(DEFAULT, "default", 0.25, 700, 3, false, true)                                                                   \
@@ -20,7 +22,7 @@ enum rk_calibration_mode {
 #define RK_CALIBRATION_MODE_KIND(name, text, seconds, budget, processes, isolated, alone) RK_CALIBRATION_##name,
     RK_CALIBRATION_MODE_TABLE(RK_CALIBRATION_MODE_KIND)
 #undef RK_CALIBRATION_MODE_KIND
-    RK_CALIBRATION_MODE_COUNT
+        RK_CALIBRATION_MODE_COUNT
 };
 const char *rk_calibration_mode_name(enum rk_calibration_mode mode);
 /* Fresh sets of processes that the mode measures anchors in. */
@@ -30,12 +32,12 @@ bool rk_calibration_mode_alone(enum rk_calibration_mode mode);
 
 struct rk_campaign_request {
     enum rk_calibration_mode mode;
-    int process;                 /* 0 measures everything, later ones the anchors */
-    bool last_process;           /* ends the campaign */
-    bool resume;                 /* take the newest unfinished campaign up again */
+    int process;       /* 0 measures everything, later ones the anchors */
+    bool last_process; /* ends the campaign */
+    bool resume;       /* take the newest unfinished campaign up again */
     bool forced_unfit;
     const char *unfit_reason;
-    const char *command;         /* as typed */
+    const char *command; /* as typed */
     const char *git_revision;
     const char *database;
     const char *spill_folder;
@@ -51,7 +53,7 @@ struct rk_campaign_summary {
     int64_t campaign;
     size_t cases, measured, skipped, wrong; /* skipped: already done before a resume */
     double seconds;
-    size_t held_out;             /* shapes that the fit did not see; their error of prediction: */
+    size_t held_out; /* shapes that the fit did not see; their error of prediction: */
     double held_out_median, held_out_p90;
 };
 

@@ -18,8 +18,7 @@ struct case_collector {
     size_t table_size;
 };
 
-static size_t case_hash(const struct rk_calibration_case *item)
-{
+static size_t case_hash(const struct rk_calibration_case *item) {
     uint64_t hash = rk_op_shape_hash(&item->shape);
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)item->place.group_size;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)item->place.concurrent;
@@ -27,15 +26,13 @@ static size_t case_hash(const struct rk_calibration_case *item)
     return (size_t)(hash ^ hash >> 31);
 }
 
-static bool same_case(const struct rk_calibration_case *left, const struct rk_calibration_case *right)
-{
+static bool same_case(const struct rk_calibration_case *left, const struct rk_calibration_case *right) {
     return left->place.group_size == right->place.group_size && left->place.concurrent == right->place.concurrent &&
            !(left->place.row_share < right->place.row_share) && !(left->place.row_share > right->place.row_share) &&
            rk_op_shape_equal(&left->shape, &right->shape);
 }
 
-static bool grow_table(struct case_collector *collector)
-{
+static bool grow_table(struct case_collector *collector) {
     size_t size = collector->table_size ? 2 * collector->table_size : 1024;
     size_t *table = calloc(size, sizeof *table);
     if (!table)
@@ -53,8 +50,7 @@ static bool grow_table(struct case_collector *collector)
 }
 
 /* Adds a case unless an equal one is there. False: out of memory. */
-static bool add_case(struct case_collector *collector, const struct rk_calibration_case *item)
-{
+static bool add_case(struct case_collector *collector, const struct rk_calibration_case *item) {
     struct rk_case_list *list = collector->list;
     if (2 * (list->count + 1) > collector->table_size && !grow_table(collector))
         return false;
@@ -77,10 +73,10 @@ static bool add_case(struct case_collector *collector, const struct rk_calibrati
     return true;
 }
 
-/* The places that the simulator asks for: as many ranks busy as the host has devices for, and the op's own ranks alone. */
+/* The places that the simulator asks for: as many ranks busy as the host has devices for, and the op's own ranks alone.
+ */
 static bool add_op(struct case_collector *collector, const struct rk_program *program, const struct rk_op *op,
-                   int64_t routed_rows, int32_t layout)
-{
+                   int64_t routed_rows, int32_t layout) {
     const struct rk_case_request *request = collector->request;
     bool transport = rk_op_executor(op->shape.kind) == RK_BY_TRANSPORT;
     struct rk_calibration_case item = {.shape = op->shape, .layout = transport ? layout : -1};
@@ -101,8 +97,7 @@ static bool add_op(struct case_collector *collector, const struct rk_program *pr
 }
 
 static enum rk_status collect_programs(struct case_collector *collector, const struct rk_architecture *architecture,
-                                       const struct rk_candidate *candidate, int32_t layout, struct rk_error *error)
-{
+                                       const struct rk_candidate *candidate, int32_t layout, struct rk_error *error) {
     for (int32_t stage = 0; stage < candidate->pipeline; stage++) {
         struct rk_program *program = NULL;
         enum rk_status status = rk_program_lower(architecture, candidate, stage, &program, error);
@@ -120,8 +115,7 @@ static enum rk_status collect_programs(struct case_collector *collector, const s
 }
 
 /* The index of the layout of a candidate, added when new; -1 without memory. */
-static int32_t layout_of(struct case_collector *collector, const struct rk_candidate *candidate, size_t architecture)
-{
+static int32_t layout_of(struct case_collector *collector, const struct rk_candidate *candidate, size_t architecture) {
     struct rk_case_list *list = collector->list;
     for (size_t i = 0; i < list->layout_count; i++) {
         struct rk_calibration_layout *known = &list->layouts[i];
@@ -151,8 +145,7 @@ static int32_t layout_of(struct case_collector *collector, const struct rk_candi
 
 static struct rk_candidate first_candidate(const struct rk_case_request *request,
                                            const struct rk_architecture *architecture, int32_t pipeline, int32_t expert,
-                                           int64_t micro_batch)
-{
+                                           int64_t micro_batch) {
     struct rk_candidate candidate = {.pipeline = pipeline,
                                      .virtual_stages = 1,
                                      .expert_parallel = expert,
@@ -170,8 +163,7 @@ static struct rk_candidate first_candidate(const struct rk_case_request *request
 }
 
 static enum rk_status collect_layout(struct case_collector *collector, size_t architecture_index, int32_t pipeline,
-                                     int32_t expert, struct rk_error *error)
-{
+                                     int32_t expert, struct rk_error *error) {
     const struct rk_case_request *request = collector->request;
     const struct rk_architecture *architecture = &request->architectures[architecture_index];
     for (size_t i = 0; i < request->micro_batch_count; i++) {
@@ -200,16 +192,14 @@ struct ordered_case {
     uint64_t key;
 };
 
-static int compare_ordered(const void *left, const void *right)
-{
+static int compare_ordered(const void *left, const void *right) {
     const struct ordered_case *a = left, *b = right;
     if (a->item.layout != b->item.layout)
         return a->item.layout < b->item.layout ? -1 : 1;
     return a->key < b->key ? -1 : a->key > b->key;
 }
 
-static enum rk_status shuffle(struct rk_case_list *list, uint64_t seed, struct rk_error *error)
-{
+static enum rk_status shuffle(struct rk_case_list *list, uint64_t seed, struct rk_error *error) {
     struct ordered_case *ordered = calloc(list->count ? list->count : 1, sizeof *ordered);
     if (!ordered)
         return rk_fail(error, RK_ERROR, "calibrate: out of memory while ordering cases");
@@ -227,25 +217,23 @@ static enum rk_status shuffle(struct rk_case_list *list, uint64_t seed, struct r
 }
 
 enum rk_status rk_case_list_make(const struct rk_case_request *request, struct rk_case_list *list,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     struct rk_case_list made = {0};
     struct case_collector collector = {.request = request, .list = &made};
     enum rk_status status = RK_OK;
     for (size_t a = 0; status == RK_OK && a < request->architecture_count; a++)
         for (int32_t pipeline = 1; status == RK_OK && pipeline <= request->world; pipeline++)
-            for (int32_t expert = 1; status == RK_OK && request->world % pipeline == 0 &&
-                                     expert <= request->world / pipeline;
-                 expert++)
+            for (int32_t expert = 1;
+                 status == RK_OK && request->world % pipeline == 0 && expert <= request->world / pipeline; expert++)
                 if (request->world / pipeline % expert == 0)
                     status = collect_layout(&collector, a, pipeline, expert, error);
     free(collector.table);
     if (status == RK_OK && made.count == 0)
-        status = rk_fail(error, RK_USAGE,
-                         "calibrate: no division of %lld ranks fits the model, sequence %lld and global batch %lld; "
-                         "change --ranks, --seq or --global-batch",
-                         (long long)request->world, (long long)request->sequence,
-                         (long long)request->global_batch_tokens);
+        status =
+            rk_fail(error, RK_USAGE,
+                    "calibrate: no division of %lld ranks fits the model, sequence %lld and global batch %lld; "
+                    "change --ranks, --seq or --global-batch",
+                    (long long)request->world, (long long)request->sequence, (long long)request->global_batch_tokens);
     if (status == RK_OK)
         status = shuffle(&made, request->seed, error);
     if (status != RK_OK) {
@@ -256,8 +244,7 @@ enum rk_status rk_case_list_make(const struct rk_case_request *request, struct r
     return RK_OK;
 }
 
-void rk_case_list_free(struct rk_case_list *list)
-{
+void rk_case_list_free(struct rk_case_list *list) {
     free(list->cases);
     free(list->layouts);
     *list = (struct rk_case_list){0};

@@ -17,8 +17,7 @@ typedef enum rk_status (*figure_sample)(const struct rk_measurer *measurer, void
                                         struct rk_error *error);
 
 static enum rk_status launch_sample(const struct rk_measurer *measurer, void *const *buffers, double *seconds,
-                                    struct rk_error *error)
-{
+                                    struct rk_error *error) {
     struct rk_op_shape shape = {.kind = RK_OP_ZERO, .dim = {4}};
     struct rk_op_call call = {.shape = &shape, .operand = {buffers[0]}};
     double begin = rk_clock_seconds();
@@ -26,12 +25,13 @@ static enum rk_status launch_sample(const struct rk_measurer *measurer, void *co
     for (int i = 0; status == RK_OK && i < LAUNCHES; i++)
         status = rk_kernel_run(measurer->backend, measurer->stream, &call, error);
     *seconds = (rk_clock_seconds() - begin) / LAUNCHES;
-    return status == RK_OK ? measurer->backend->stream_synchronize(measurer->stream, measurer->job->deadline_seconds, error) : status;
+    return status == RK_OK
+               ? measurer->backend->stream_synchronize(measurer->stream, measurer->job->deadline_seconds, error)
+               : status;
 }
 
 static enum rk_status host_wait_sample(const struct rk_measurer *measurer, void *const *buffers, double *seconds,
-                                       struct rk_error *error)
-{
+                                       struct rk_error *error) {
     struct rk_op_shape shape = {.kind = RK_OP_ZERO, .dim = {4}};
     struct rk_op_call call = {.shape = &shape, .operand = {buffers[0]}};
     double begin = rk_clock_seconds();
@@ -44,8 +44,7 @@ static enum rk_status host_wait_sample(const struct rk_measurer *measurer, void 
 
 /* Both directions at once, each on a stream of its own; a back end without overlap does one after the other. */
 static enum rk_status copy_both_sample(const struct rk_measurer *measurer, void *const *buffers, double *seconds,
-                                       struct rk_error *error)
-{
+                                       struct rk_error *error) {
     const struct rk_backend *backend = measurer->backend;
     struct rk_stream *second = buffers[3];
     double begin = rk_clock_seconds();
@@ -62,8 +61,7 @@ static enum rk_status copy_both_sample(const struct rk_measurer *measurer, void 
 
 /* What a step costs outside its ops: inputs written piece by piece, and every stream waited for once. */
 static enum rk_status step_overhead_sample(const struct rk_measurer *measurer, void *const *buffers, double *seconds,
-                                           struct rk_error *error)
-{
+                                           struct rk_error *error) {
     const struct rk_backend *backend = measurer->backend;
     double begin = rk_clock_seconds();
     enum rk_status status = RK_OK;
@@ -91,8 +89,7 @@ static const struct figure figures[] = {
 
 /* The maximum over ranks of each sample. */
 static enum rk_status slowest(const struct rk_measurer *measurer, double samples[FIGURE_SAMPLES],
-                              struct rk_error *error)
-{
+                              struct rk_error *error) {
     int64_t world = measurer->job->place.world;
     size_t bytes = sizeof(double) * FIGURE_SAMPLES;
     double *all = malloc(bytes * (size_t)world);
@@ -106,8 +103,7 @@ static enum rk_status slowest(const struct rk_measurer *measurer, double samples
 }
 
 static enum rk_status store(struct rk_db *db, int64_t campaign, const struct figure *figure, int64_t world,
-                            const double samples[FIGURE_SAMPLES], struct rk_error *error)
-{
+                            const double samples[FIGURE_SAMPLES], struct rk_error *error) {
     struct rk_case_row case_row = {.group_size = 1, .concurrent_ranks = world, .row_share = 1, .dim = {figure->bytes}};
     snprintf(case_row.op, sizeof case_row.op, "%s", figure->name);
     snprintf(case_row.operands, sizeof case_row.operands, "none");
@@ -136,8 +132,7 @@ static enum rk_status store(struct rk_db *db, int64_t campaign, const struct fig
 }
 
 static enum rk_status measure(const struct rk_measurer *measurer, struct rk_db *db, int64_t campaign,
-                              const struct figure *figure, void *const *buffers, struct rk_error *error)
-{
+                              const struct figure *figure, void *const *buffers, struct rk_error *error) {
     double samples[FIGURE_SAMPLES];
     enum rk_status status = figure->sample(measurer, buffers, &samples[0], error); /* warm */
     for (int i = 0; status == RK_OK && i < FIGURE_SAMPLES; i++) {
@@ -153,8 +148,7 @@ static enum rk_status measure(const struct rk_measurer *measurer, struct rk_db *
 }
 
 enum rk_status rk_figures_measure(const struct rk_measurer *measurer, struct rk_db *db, int64_t campaign,
-                                  struct rk_error *error)
-{
+                                  struct rk_error *error) {
     const struct rk_backend *backend = measurer->backend;
     void *device[2] = {0}, *host = NULL;
     struct rk_stream *second = NULL;

@@ -17,15 +17,13 @@ struct division {
     size_t count;
 };
 
-static void division_free(struct division *division)
-{
+static void division_free(struct division *division) {
     free(division->rows);
     free(division->held);
 }
 
 static enum rk_status hold_out_kind(struct division *division, enum rk_op_kind kind, uint64_t seed,
-                                    struct rk_error *error)
-{
+                                    struct rk_error *error) {
     int64_t count = 0;
     for (size_t i = 0; i < division->count; i++)
         count += division->rows[i].shape.kind == kind;
@@ -42,8 +40,7 @@ static enum rk_status hold_out_kind(struct division *division, enum rk_op_kind k
 }
 
 static enum rk_status divide(const struct rk_match *match, uint64_t seed, struct division *division,
-                             struct rk_error *error)
-{
+                             struct rk_error *error) {
     enum rk_status status = rk_cost_rows_make(match, &division->rows, &division->count, error);
     if (status != RK_OK)
         return status;
@@ -57,8 +54,7 @@ static enum rk_status divide(const struct rk_match *match, uint64_t seed, struct
 
 /* A cost table of the rows that are not held out. */
 static enum rk_status table_of_others(const struct division *division, struct rk_cost_table **table,
-                                      struct rk_error *error)
-{
+                                      struct rk_error *error) {
     struct rk_cost_row *others = calloc(division->count + 1, sizeof *others);
     if (!others)
         return rk_fail(error, RK_ERROR, "calibrate: out of memory");
@@ -73,8 +69,7 @@ static enum rk_status table_of_others(const struct division *division, struct rk
 
 /* Absolute relative errors of the held-out rows of a kind (any kind: RK_OP_KIND_COUNT). */
 static size_t errors_of(const struct division *division, const struct rk_cost_source *source, enum rk_op_kind kind,
-                        double *errors)
-{
+                        double *errors) {
     size_t made = 0;
     for (size_t i = 0; i < division->count; i++) {
         const struct rk_cost_row *row = &division->rows[i];
@@ -88,8 +83,7 @@ static size_t errors_of(const struct division *division, const struct rk_cost_so
 }
 
 static enum rk_status store_kind(struct rk_db *db, int64_t campaign, const struct division *division,
-                                 enum rk_op_kind kind, const double *errors, size_t count, struct rk_error *error)
-{
+                                 enum rk_op_kind kind, const double *errors, size_t count, struct rk_error *error) {
     struct rk_fit_row row = {.campaign_id = campaign, .group_size = 1, .parameters = "{}"};
     snprintf(row.op, sizeof row.op, "%s", rk_op_name(kind));
     snprintf(row.form, sizeof row.form, "cost table");
@@ -112,8 +106,7 @@ static enum rk_status store_kind(struct rk_db *db, int64_t campaign, const struc
 }
 
 static enum rk_status judge(struct rk_db *db, int64_t campaign, const struct division *division,
-                            struct rk_campaign_summary *summary, struct rk_error *error)
-{
+                            struct rk_campaign_summary *summary, struct rk_error *error) {
     struct rk_cost_table *table = NULL;
     enum rk_status status = table_of_others(division, &table, error);
     if (status != RK_OK)
@@ -139,8 +132,7 @@ static enum rk_status judge(struct rk_db *db, int64_t campaign, const struct div
 }
 
 enum rk_status rk_holdout_store(struct rk_db *db, int64_t campaign, uint64_t seed, struct rk_campaign_summary *summary,
-                                struct rk_error *error)
-{
+                                struct rk_error *error) {
     struct rk_match match = {0};
     struct rk_match_request request = {.campaign_id = campaign};
     enum rk_status status = rk_match_find(db, &request, &match, error);

@@ -8,8 +8,7 @@
 /* Share of a host's memory that ranks may plan with; the rest is the system's and the page cache's. */
 static const double usable_memory = 0.8;
 
-static void read_host(struct rk_host_row *host)
-{
+static void read_host(struct rk_host_row *host) {
     struct rk_host_facts facts;
     rk_host_read("", &facts);
     snprintf(host->hostname, sizeof host->hostname, "%s", facts.hostname);
@@ -23,8 +22,7 @@ static void read_host(struct rk_host_row *host)
 }
 
 static enum rk_status read_gpus(const struct rk_backend *backend, int count, struct rk_identity *identity,
-                                struct rk_device_facts *facts, struct rk_error *error)
-{
+                                struct rk_device_facts *facts, struct rk_error *error) {
     for (int i = 0; i < count; i++) {
         enum rk_status status = backend->device_describe(i, facts, error);
         if (status != RK_OK)
@@ -46,8 +44,7 @@ static enum rk_status read_gpus(const struct rk_backend *backend, int count, str
 }
 
 enum rk_status rk_identity_read(const struct rk_backend *backend, const char *version, const char *git_revision,
-                                struct rk_identity *identity, struct rk_error *error)
-{
+                                struct rk_identity *identity, struct rk_error *error) {
     *identity = (struct rk_identity){0};
     struct rk_machine_identity *machine = &identity->machine;
     read_host(&machine->host);
@@ -86,8 +83,7 @@ enum rk_status rk_identity_read(const struct rk_backend *backend, const char *ve
 }
 
 void rk_identity_machine(const struct rk_identity *identity, const struct rk_backend *backend, int64_t ranks,
-                         const char *spill_folder, struct rk_machine *machine)
-{
+                         const char *spill_folder, struct rk_machine *machine) {
     const struct rk_machine_identity *facts = &identity->machine;
     struct rk_machine made = {.backend = backend->kind, .devices_per_host = (int32_t)facts->topology.devices_per_host};
     double usable = usable_memory * (double)facts->host.memory_bytes;

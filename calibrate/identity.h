@@ -20,9 +20,9 @@ struct rk_identity {
 enum rk_status rk_identity_read(const struct rk_backend *backend, const char *version, const char *git_revision,
                                 struct rk_identity *identity, struct rk_error *error);
 
-/* The machine as a plan for `ranks` ranks on this host sees it, figures apart (rk_machine_figures fills them): devices, memory
- * of one rank, whether devices are shared and streams take turns. On CPUs a rank may use an equal part of 80 % of the memory;
- * the offload pool is storage: free bytes of the spill folder in equal parts. */
+/* The machine as a plan for `ranks` ranks on this host sees it, figures apart (rk_machine_figures fills them): devices,
+ * memory of one rank, whether devices are shared and streams take turns. On CPUs a rank may use an equal part of 80 %
+ * of the memory; the offload pool is storage: free bytes of the spill folder in equal parts. */
 void rk_identity_machine(const struct rk_identity *identity, const struct rk_backend *backend, int64_t ranks,
                          const char *spill_folder, struct rk_machine *machine);
 

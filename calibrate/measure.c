@@ -10,8 +10,8 @@
 #include <string.h>
 
 enum {
-    SETS_MAX = 8,         /* operand sets that calls rotate over */
-    ROUND_SAMPLES = 5,    /* samples between two looks at the interval */
+    SETS_MAX = 8,      /* operand sets that calls rotate over */
+    ROUND_SAMPLES = 5, /* samples between two looks at the interval */
     WARM_CALLS = 2,
     CALLS_MAX = 100000
 };
@@ -22,18 +22,17 @@ static const double isolated_pause_seconds = 200e-6;
 struct timing {
     const struct rk_measurer *measurer;
     const struct rk_calibration_case *item;
-    bool takes_part;               /* kernels run on the first `concurrent` ranks only */
+    bool takes_part; /* kernels run on the first `concurrent` ranks only */
     int64_t group_rank;
     enum rk_stream_kind stream_kind;
     struct rk_operands sets[SETS_MAX];
     int set_count;
-    int64_t next;                  /* call number, for the rotation */
+    int64_t next; /* call number, for the rotation */
     struct rk_event_handle *begin, *end;
     struct rk_transport_position position;
 };
 
-static int64_t operand_bytes(const struct rk_op_shape *shape)
-{
+static int64_t operand_bytes(const struct rk_op_shape *shape) {
     int64_t bytes = 0;
     for (int i = 0; i < rk_op_operand_count(shape->kind); i++)
         bytes += rk_op_operand_bytes(shape, i);
@@ -42,17 +41,16 @@ static int64_t operand_bytes(const struct rk_op_shape *shape)
 
 /* The place of a rank among those that could run a stage transfer: its number among the senders or receivers of that
  * direction. Both ends of a message have the same. */
-static int64_t transfer_ordinal(const struct rk_measurer *measurer, const struct rk_op_shape *shape)
-{
+static int64_t transfer_ordinal(const struct rk_measurer *measurer, const struct rk_op_shape *shape) {
     bool forward = (shape->kind == RK_OP_SEND) == (shape->group == RK_GROUP_PIPELINE_NEXT);
     bool late_end = forward == (shape->kind == RK_OP_RECEIVE);
     return measurer->rank - (late_end ? measurer->candidate->data_parallel : 0);
 }
 
-/* Whether this rank runs the case, and its index in the op's group. As many ranks as the case says are busy: kernels on the
- * first ones, transfers on the first links, collectives in the group of rank 0 or, when all ranks are to be busy, in all. */
-static bool takes_part(const struct rk_measurer *measurer, const struct rk_calibration_case *item, int64_t *index)
-{
+/* Whether this rank runs the case, and its index in the op's group. As many ranks as the case says are busy: kernels on
+ * the first ones, transfers on the first links, collectives in the group of rank 0 or, when all ranks are to be busy,
+ * in all. */
+static bool takes_part(const struct rk_measurer *measurer, const struct rk_calibration_case *item, int64_t *index) {
     *index = 0;
     enum rk_group_kind group = item->shape.group;
     if (item->layout < 0 || group == RK_GROUP_NONE || item->place.group_size == 1)
@@ -69,8 +67,7 @@ static bool takes_part(const struct rk_measurer *measurer, const struct rk_calib
     return leader == 0 || item->place.concurrent >= rk_candidate_world(measurer->candidate);
 }
 
-static enum rk_status run_call(struct timing *timing, const struct rk_op_call *call, struct rk_error *error)
-{
+static enum rk_status run_call(struct timing *timing, const struct rk_op_call *call, struct rk_error *error) {
     const struct rk_measurer *measurer = timing->measurer;
     switch (rk_op_executor(call->shape->kind)) {
     case RK_BY_TRANSPORT:
@@ -84,8 +81,7 @@ static enum rk_status run_call(struct timing *timing, const struct rk_op_call *c
     }
 }
 
-static void timing_free(struct timing *timing)
-{
+static void timing_free(struct timing *timing) {
     for (int i = 0; i < timing->set_count; i++)
         rk_operands_free(&timing->sets[i]);
     if (timing->begin)
@@ -95,8 +91,7 @@ static void timing_free(struct timing *timing)
 }
 
 /* Leaves only the case's share of the receive rows valid, spread over the experts at random. */
-static enum rk_status share_rows(const struct timing *timing, struct rk_operands *operands, struct rk_error *error)
-{
+static enum rk_status share_rows(const struct timing *timing, struct rk_operands *operands, struct rk_error *error) {
     const struct rk_op_shape *shape = &timing->item->shape;
     bool swiglu = shape->kind == RK_OP_SWIGLU_FORWARD || shape->kind == RK_OP_SWIGLU_BACKWARD;
     int64_t groups = shape->dim[swiglu ? 2 : 1];
@@ -114,8 +109,7 @@ static enum rk_status share_rows(const struct timing *timing, struct rk_operands
 }
 
 /* Operand sets that together pass twice the L2 cache, so that no call finds its operands there from the call before. */
-static enum rk_status timing_make(struct timing *timing, struct rk_error *error)
-{
+static enum rk_status timing_make(struct timing *timing, struct rk_error *error) {
     const struct rk_measurer *measurer = timing->measurer;
     const struct rk_op_shape *shape = &timing->item->shape;
     enum rk_status status = measurer->backend->event_create(measurer->device, true, &timing->begin, error);
@@ -137,8 +131,7 @@ static enum rk_status timing_make(struct timing *timing, struct rk_error *error)
 }
 
 /* Seconds of `calls` calls in a row on this rank, 0 when it takes no part. */
-static enum rk_status time_batch(struct timing *timing, int64_t calls, double *seconds, struct rk_error *error)
-{
+static enum rk_status time_batch(struct timing *timing, int64_t calls, double *seconds, struct rk_error *error) {
     const struct rk_measurer *measurer = timing->measurer;
     const struct rk_backend *backend = measurer->backend;
     *seconds = 0;
@@ -157,23 +150,20 @@ static enum rk_status time_batch(struct timing *timing, int64_t calls, double *s
 }
 
 /* The op that stands on the other side of a stage transfer. */
-static struct rk_op_shape partner_of(const struct rk_op_shape *shape)
-{
+static struct rk_op_shape partner_of(const struct rk_op_shape *shape) {
     struct rk_op_shape partner = *shape;
     partner.kind = shape->kind == RK_OP_SEND ? RK_OP_RECEIVE : RK_OP_SEND;
     partner.group = shape->group == RK_GROUP_PIPELINE_NEXT ? RK_GROUP_PIPELINE_PREVIOUS : RK_GROUP_PIPELINE_NEXT;
     return partner;
 }
 
-static bool is_transfer(enum rk_op_kind kind)
-{
+static bool is_transfer(enum rk_op_kind kind) {
     return kind == RK_OP_SEND || kind == RK_OP_RECEIVE;
 }
 
-/* One message between neighbours. The CPU transport buffers: its two ends are timed apart, the receiver with the message
- * already there. On GPUs both ends move together and share one time. */
-static enum rk_status time_transfer(struct timing *timing, double *seconds, struct rk_error *error)
-{
+/* One message between neighbours. The CPU transport buffers: its two ends are timed apart, the receiver with the
+ * message already there. On GPUs both ends move together and share one time. */
+static enum rk_status time_transfer(struct timing *timing, double *seconds, struct rk_error *error) {
     const struct rk_measurer *measurer = timing->measurer;
     const struct rk_op_shape *shape = &timing->item->shape;
     struct rk_op_shape partner = partner_of(shape);
@@ -201,8 +191,7 @@ static enum rk_status time_transfer(struct timing *timing, double *seconds, stru
     return measurer->backend->stream_synchronize(measurer->stream, measurer->job->deadline_seconds, error);
 }
 
-static void pause_for(double seconds)
-{
+static void pause_for(double seconds) {
     double end = rk_clock_seconds() + seconds;
     while (rk_clock_seconds() < end) {
     }
@@ -210,8 +199,7 @@ static void pause_for(double seconds)
 
 /* Fills times[ROUND_SAMPLES] with this rank's seconds per call. */
 static enum rk_status time_round(struct timing *timing, enum rk_measure_mode mode, int64_t calls, double *times,
-                                 struct rk_error *error)
-{
+                                 struct rk_error *error) {
     for (int i = 0; i < ROUND_SAMPLES; i++) {
         enum rk_status status;
         if (is_transfer(timing->item->shape.kind)) {
@@ -237,8 +225,7 @@ struct round_report {
 };
 
 /* Replaces *report by the maximum of each value over ranks. */
-static enum rk_status agree(const struct rk_measurer *measurer, struct round_report *report, struct rk_error *error)
-{
+static enum rk_status agree(const struct rk_measurer *measurer, struct round_report *report, struct rk_error *error) {
     int64_t world = measurer->job->place.world;
     struct round_report *all = calloc((size_t)world, sizeof *all);
     if (!all)
@@ -256,8 +243,7 @@ static enum rk_status agree(const struct rk_measurer *measurer, struct round_rep
 
 /* Calls in one sample so that it lasts at least the measurer's batch; agreed over ranks. */
 static enum rk_status choose_calls(struct timing *timing, enum rk_measure_mode mode, int64_t *calls,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     struct round_report report = {0};
     *calls = 1;
     if (is_transfer(timing->item->shape.kind))
@@ -279,8 +265,7 @@ static enum rk_status choose_calls(struct timing *timing, enum rk_measure_mode m
 }
 
 static enum rk_status take_samples(struct timing *timing, enum rk_measure_mode mode, const volatile int *interrupt_flag,
-                                   struct rk_measurement_result *result, bool *interrupted, struct rk_error *error)
-{
+                                   struct rk_measurement_result *result, bool *interrupted, struct rk_error *error) {
     const struct rk_measurer *measurer = timing->measurer;
     enum rk_status status = choose_calls(timing, mode, &result->calls_per_sample, error);
     double begin = rk_clock_seconds();
@@ -312,18 +297,17 @@ static enum rk_status take_samples(struct timing *timing, enum rk_measure_mode m
 }
 
 /* Values of an output that must be numbers now: outputs were NaN before the first call. */
-static int64_t written_values(const struct rk_operands *operands, int operand)
-{
+static int64_t written_values(const struct rk_operands *operands, int operand) {
     const struct rk_op_shape *shape = &operands->shape;
     int64_t values = operands->bytes[operand] / rk_element_bytes(rk_op_operand_element(shape, operand));
-    if (rk_op_operand_is_prefix(shape->kind, operand) && operands->valid_rows >= 0 && operands->valid_rows < shape->dim[0])
+    if (rk_op_operand_is_prefix(shape->kind, operand) && operands->valid_rows >= 0 &&
+        operands->valid_rows < shape->dim[0])
         values = values / shape->dim[0] * operands->valid_rows;
     return values;
 }
 
 static enum rk_status check_output(const struct rk_operands *operands, int operand, bool *verified,
-                                   struct rk_error *error)
-{
+                                   struct rk_error *error) {
     enum rk_element element = rk_op_operand_element(&operands->shape, operand);
     if (element != RK_ELEMENT_F32 && element != RK_ELEMENT_BF16)
         return RK_OK;
@@ -343,8 +327,7 @@ static enum rk_status check_output(const struct rk_operands *operands, int opera
 /* Large outputs are not read back: the tests hold every kernel to the oracle, this catches a call that did nothing. */
 static const int64_t checked_bytes_max = 64 << 20;
 
-static enum rk_status verify(const struct timing *timing, bool *verified, struct rk_error *error)
-{
+static enum rk_status verify(const struct timing *timing, bool *verified, struct rk_error *error) {
     const struct rk_operands *operands = &timing->sets[0];
     enum rk_op_kind kind = operands->shape.kind;
     enum rk_status status = RK_OK;
@@ -357,8 +340,7 @@ static enum rk_status verify(const struct timing *timing, bool *verified, struct
 
 enum rk_status rk_measure_case(const struct rk_measurer *measurer, const struct rk_calibration_case *item,
                                enum rk_measure_mode mode, const volatile int *interrupt_flag,
-                               struct rk_measurement_result *result, bool *interrupted, struct rk_error *error)
-{
+                               struct rk_measurement_result *result, bool *interrupted, struct rk_error *error) {
     struct timing timing = {.measurer = measurer, .item = item};
     timing.position = (struct rk_transport_position){.layer = -1, .micro_batch = -1, .segment = "calibrate"};
     timing.takes_part = takes_part(measurer, item, &timing.group_rank);

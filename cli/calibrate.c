@@ -25,34 +25,88 @@ struct calibrate_options {
 static const struct rk_option options[] = {
     {.name = "quick", .type = RK_OPTION_FLAG, OPTION(quick), .help = "under two minutes: fewer samples, one process"},
     {.name = "full", .type = RK_OPTION_FLAG, OPTION(full), .help = "no time budget; isolated calls too"},
-    {.name = "model", .letter = 'm', .type = RK_OPTION_LIST, OPTION(models), .value = "FILE",
+    {.name = "model",
+     .letter = 'm',
+     .type = RK_OPTION_LIST,
+     OPTION(models),
+     .value = "FILE",
      .help = "a model whose plans will be priced (repeatable; default: the example for the back end)"},
-    {.name = "ranks", .letter = 'n', .type = RK_OPTION_COUNT, OPTION(ranks), .value = "N", .minimum = 1,
-     .maximum = 1024, .help = "ranks of the plans, all on this host (default: its GPUs, or 4 on CPUs)"},
-    {.name = "seq", .type = RK_OPTION_COUNT, OPTION(sequence), .value = "S", .minimum = 1, .maximum = 1 << 24,
+    {.name = "ranks",
+     .letter = 'n',
+     .type = RK_OPTION_COUNT,
+     OPTION(ranks),
+     .value = "N",
+     .minimum = 1,
+     .maximum = 1024,
+     .help = "ranks of the plans, all on this host (default: its GPUs, or 4 on CPUs)"},
+    {.name = "seq",
+     .type = RK_OPTION_COUNT,
+     OPTION(sequence),
+     .value = "S",
+     .minimum = 1,
+     .maximum = 1 << 24,
      .help = "sequence length (default: 128 on CPUs, 4096 on GPUs)"},
-    {.name = "global-batch", .type = RK_OPTION_COUNT, OPTION(global_batch), .value = "TOKENS", .minimum = 1,
-     .maximum = 1e15, .help = "tokens per step (default: 32 sequences for each rank)"},
-    {.name = "micro-batch", .type = RK_OPTION_LIST, OPTION(micro_batches), .value = "TOKENS",
+    {.name = "global-batch",
+     .type = RK_OPTION_COUNT,
+     OPTION(global_batch),
+     .value = "TOKENS",
+     .minimum = 1,
+     .maximum = 1e15,
+     .help = "tokens per step (default: 32 sequences for each rank)"},
+    {.name = "micro-batch",
+     .type = RK_OPTION_LIST,
+     OPTION(micro_batches),
+     .value = "TOKENS",
      .help = "tokens of a micro-batch on one rank (repeatable; default: 1, 2, 4 ... 32 sequences, as `plan` tries)"},
-    {.name = "precision", .type = RK_OPTION_STRING, OPTION(precision), .choices = "f32|bf16",
+    {.name = "precision",
+     .type = RK_OPTION_STRING,
+     OPTION(precision),
+     .choices = "f32|bf16",
      .help = "of weights and activations (default: f32 on CPUs, bf16 on GPUs)"},
-    {.name = "backend", .type = RK_OPTION_STRING, OPTION(backend), .choices = "auto|cpu|cuda",
+    {.name = "backend",
+     .type = RK_OPTION_STRING,
+     OPTION(backend),
+     .choices = "auto|cpu|cuda",
      .help = "what to measure (default: auto, the GPUs when there are any)"},
     {.name = "resume", .type = RK_OPTION_FLAG, OPTION(resume), .help = "continue the newest unfinished calibration"},
     {.name = "force", .type = RK_OPTION_FLAG, OPTION(force), .help = "measure an unfit machine, and store that it was"},
-    {.name = "spill", .type = RK_OPTION_STRING, OPTION(spill), .value = "DIR",
+    {.name = "spill",
+     .type = RK_OPTION_STRING,
+     OPTION(spill),
+     .value = "DIR",
      .help = "where CPU ranks offload to (default: /var/tmp)"},
-    {.name = "seed", .type = RK_OPTION_COUNT, OPTION(seed), .value = "N", .maximum = 1e15,
+    {.name = "seed",
+     .type = RK_OPTION_COUNT,
+     OPTION(seed),
+     .value = "N",
+     .maximum = 1e15,
      .help = "of the order of cases and of operand values (default: 1)"},
-    {.name = "process", .type = RK_OPTION_COUNT, OPTION(process), .value = "N", .maximum = 2,
-     .help = "under a launcher: which fresh set of processes this is; 0 measures all cases, 1 and 2 repeat the anchors"},
-    {.name = "processes", .type = RK_OPTION_COUNT, OPTION(processes), .value = "N", .minimum = 1, .maximum = 3,
+    {.name = "process",
+     .type = RK_OPTION_COUNT,
+     OPTION(process),
+     .value = "N",
+     .maximum = 2,
+     .help =
+         "under a launcher: which fresh set of processes this is; 0 measures all cases, 1 and 2 repeat the anchors"},
+    {.name = "processes",
+     .type = RK_OPTION_COUNT,
+     OPTION(processes),
+     .value = "N",
+     .minimum = 1,
+     .maximum = 3,
      .help = "how many sets of processes there are (default: by mode; 1 under a launcher)"},
-    {.name = "unfit", .type = RK_OPTION_STRING, OPTION(unfit), .value = "REASON",
+    {.name = "unfit",
+     .type = RK_OPTION_STRING,
+     OPTION(unfit),
+     .value = "REASON",
      .help = "under a launcher: store that the machine was unfit, and why; without one this is looked at"},
-    {.name = "deadline", .type = RK_OPTION_NUMBER, OPTION(deadline), .value = "SECONDS", .minimum = 1,
-     .maximum = 86400, .help = "of every wait for another rank (default: 60)"},
+    {.name = "deadline",
+     .type = RK_OPTION_NUMBER,
+     OPTION(deadline),
+     .value = "SECONDS",
+     .minimum = 1,
+     .maximum = 86400,
+     .help = "of every wait for another rank (default: 60)"},
 };
 
 const struct rk_arguments rk_cli_calibrate_arguments = {
@@ -61,7 +115,8 @@ const struct rk_arguments rk_cli_calibrate_arguments = {
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .description =
-        "Lowers the candidates of the model for the given ranks, sequence and batch, collects the distinct ops of their\n"
+        "Lowers the candidates of the model for the given ranks, sequence and batch, collects the distinct ops of "
+        "their\n"
         "programs and times each with the kernels and transports that `run` uses: in random order, with rotated\n"
         "operands, until the 95 % interval of the median is within 1 % or the time of a case is over. Everything is\n"
         "stored with its raw samples as it is measured; an interrupt loses nothing.",
@@ -70,20 +125,17 @@ const struct rk_arguments rk_cli_calibrate_arguments = {
                 "  reckon calibrate --resume",
 };
 
-static bool is_gpu(const struct rk_backend *backend)
-{
+static bool is_gpu(const struct rk_backend *backend) {
     return backend->kind == RK_BACKEND_CUDA;
 }
 
 static enum rk_status read_models(struct rk_cli *cli, const struct calibrate_options *values,
-                                  const struct rk_backend *backend, struct rk_architecture *models, size_t *count)
-{
+                                  const struct rk_backend *backend, struct rk_architecture *models, size_t *count) {
     char path[PATH_MAX];
     if (values->models.count > MODELS_MAX)
         return rk_fail(&cli->error, RK_USAGE, "--model: at most %d models in one calibration", MODELS_MAX);
     if (values->models.count == 0) {
-        const char *name =
-            is_gpu(backend) ? "examples/models/olmoe-1b-7b.json" : "examples/models/olmoe-cpu-tiny.json";
+        const char *name = is_gpu(backend) ? "examples/models/olmoe-1b-7b.json" : "examples/models/olmoe-cpu-tiny.json";
         enum rk_status status = rk_cli_data_file(cli, name, path, &cli->error);
         if (status == RK_OK)
             status = rk_architecture_read_file(path, &models[0], NULL, &cli->error);
@@ -102,8 +154,7 @@ static enum rk_status read_models(struct rk_cli *cli, const struct calibrate_opt
 }
 
 static enum rk_status read_micro_batches(struct rk_cli *cli, const struct calibrate_options *values, int64_t sequence,
-                                         int64_t *micro_batches, size_t *count)
-{
+                                         int64_t *micro_batches, size_t *count) {
     if (values->micro_batches.count > MICRO_BATCHES_MAX)
         return rk_fail(&cli->error, RK_USAGE, "--micro-batch: at most %d of them", MICRO_BATCHES_MAX);
     for (size_t i = 0; i < values->micro_batches.count; i++) {
@@ -118,8 +169,7 @@ static enum rk_status read_micro_batches(struct rk_cli *cli, const struct calibr
     return RK_OK;
 }
 
-static void fill_defaults(struct calibrate_options *values, const struct rk_backend *backend)
-{
+static void fill_defaults(struct calibrate_options *values, const struct rk_backend *backend) {
     int gpus = 0;
     if (is_gpu(backend))
         backend->device_count(&gpus, NULL);
@@ -133,13 +183,11 @@ static void fill_defaults(struct calibrate_options *values, const struct rk_back
         values->precision = is_gpu(backend) ? "bf16" : "f32";
 }
 
-static enum rk_calibration_mode mode_of(const struct calibrate_options *values)
-{
+static enum rk_calibration_mode mode_of(const struct calibrate_options *values) {
     return values->quick ? RK_CALIBRATION_QUICK : values->full ? RK_CALIBRATION_FULL : RK_CALIBRATION_DEFAULT;
 }
 
-static void print_summary(struct rk_cli *cli, const struct rk_campaign_summary *summary)
-{
+static void print_summary(struct rk_cli *cli, const struct rk_campaign_summary *summary) {
     if (cli->json) {
         fprintf(cli->out,
                 "{\n  \"calibration\": %lld,\n  \"cases\": %zu,\n  \"measured\": %zu,\n  \"skipped\": %zu,\n"
@@ -149,8 +197,8 @@ static void print_summary(struct rk_cli *cli, const struct rk_campaign_summary *
                 summary->seconds, summary->held_out, summary->held_out_median, summary->held_out_p90);
         return;
     }
-    fprintf(cli->out, "calibration %lld: %zu cases measured in %.0f s", (long long)summary->campaign,
-            summary->measured, summary->seconds);
+    fprintf(cli->out, "calibration %lld: %zu cases measured in %.0f s", (long long)summary->campaign, summary->measured,
+            summary->seconds);
     if (summary->skipped > 0)
         fprintf(cli->out, ", %zu not repeated", summary->skipped);
     if (summary->wrong > 0)
@@ -164,8 +212,7 @@ static void print_summary(struct rk_cli *cli, const struct rk_campaign_summary *
 }
 
 /* The command as typed, for provenance. */
-static void join_command(int argc, char **argv, struct rk_text *text)
-{
+static void join_command(int argc, char **argv, struct rk_text *text) {
     rk_text_add(text, "reckon");
     for (int i = 0; i < argc; i++)
         rk_text_format(text, " %s", argv[i]);
@@ -174,8 +221,7 @@ static void join_command(int argc, char **argv, struct rk_text *text)
 /* One rank of one set of processes. */
 static enum rk_status calibrate_rank(struct rk_cli *cli, const struct calibrate_options *values,
                                      const struct rk_place *place, const struct rk_backend *backend,
-                                     const char *command)
-{
+                                     const char *command) {
     static struct rk_architecture models[MODELS_MAX];
     int64_t micro_batches[MICRO_BATCHES_MAX];
     struct rk_identity identity;
@@ -237,13 +283,13 @@ static enum rk_status calibrate_rank(struct rk_cli *cli, const struct calibrate_
 static const double watch_seconds = 0.5;
 
 /* An unfit machine is refused, or with --force the reason goes into reason and from there into the data base. */
-static enum rk_status check_fitness(struct rk_cli *cli, const struct calibrate_options *values, struct rk_error *reason)
-{
+static enum rk_status check_fitness(struct rk_cli *cli, const struct calibrate_options *values,
+                                    struct rk_error *reason) {
     struct rk_machine_facts *facts = calloc(1, sizeof *facts);
     struct rk_fitness *fitness = calloc(1, sizeof *fitness);
-    enum rk_status status = facts && fitness ? rk_machine_facts_read(cli->database, values->spill, watch_seconds, facts,
-                                                                     &cli->error)
-                                             : rk_fail(&cli->error, RK_ERROR, "calibrate: out of memory");
+    enum rk_status status = facts && fitness
+                                ? rk_machine_facts_read(cli->database, values->spill, watch_seconds, facts, &cli->error)
+                                : rk_fail(&cli->error, RK_ERROR, "calibrate: out of memory");
     reason->text[0] = '\0';
     if (status == RK_OK) {
         rk_fitness_check(facts, fitness);
@@ -260,8 +306,7 @@ static enum rk_status check_fitness(struct rk_cli *cli, const struct calibrate_o
 
 /* Starts the sets of processes one after the other, each of `ranks` ranks of this program. */
 static enum rk_status start_sets(struct rk_cli *cli, const struct calibrate_options *values, int argc, char **argv,
-                                 char *unfit)
-{
+                                 char *unfit) {
     enum rk_status status = RK_OK;
     for (int64_t process = 0; status == RK_OK && process < values->processes; process++) {
         char number[24], total[24];
@@ -281,8 +326,7 @@ static enum rk_status start_sets(struct rk_cli *cli, const struct calibrate_opti
     return status;
 }
 
-enum rk_status rk_cli_calibrate(struct rk_cli *cli, int argc, char **argv)
-{
+enum rk_status rk_cli_calibrate(struct rk_cli *cli, int argc, char **argv) {
     struct calibrate_options values = {.backend = "auto", .seed = 1, .deadline = 60};
     struct rk_text command = {0};
     join_command(argc, argv, &command);

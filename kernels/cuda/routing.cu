@@ -109,7 +109,7 @@ __global__ void route_forward(route_shape shape, const float *logits, const floa
                     float other_score = __shfl_xor_sync(0xffffffffu, best_score, step);
                     int other = __shfl_xor_sync(0xffffffffu, best, step);
                     if (other < RK_CUDA_EXPERTS_MAX && (best == RK_CUDA_EXPERTS_MAX || other_score > best_score ||
-                                                (other_score == best_score && other < best))) {
+                                                        (other_score == best_score && other < best))) {
                         best_score = other_score;
                         best = other;
                     }

@@ -16,8 +16,7 @@ static struct rk_architecture architecture;
 static const struct rk_machine machine = {
     .backend = RK_BACKEND_CPU, .devices_per_host = 2, .shared_devices = true, .serial_streams = true};
 
-static struct rk_case_request request_of(const int64_t *micro_batches, size_t count)
-{
+static struct rk_case_request request_of(const int64_t *micro_batches, size_t count) {
     return (struct rk_case_request){.architectures = &architecture,
                                     .architecture_count = 1,
                                     .machine = &machine,
@@ -31,15 +30,14 @@ static struct rk_case_request request_of(const int64_t *micro_batches, size_t co
                                     .seed = 3};
 }
 
-static int read_architecture(void **state)
-{
+static int read_architecture(void **state) {
     (void)state;
     struct rk_error error;
     return rk_architecture_parse("small", config, strlen(config), &architecture, NULL, &error) == RK_OK ? 0 : -1;
 }
 
-static bool has_case(const struct rk_case_list *list, const struct rk_op_shape *shape, const struct rk_cost_place *place)
-{
+static bool has_case(const struct rk_case_list *list, const struct rk_op_shape *shape,
+                     const struct rk_cost_place *place) {
     for (size_t i = 0; i < list->count; i++) {
         const struct rk_calibration_case *item = &list->cases[i];
         if (rk_op_shape_equal(&item->shape, shape) && item->place.group_size == place->group_size &&
@@ -51,8 +49,7 @@ static bool has_case(const struct rk_case_list *list, const struct rk_op_shape *
 }
 
 /* Whatever the simulator will ask for a candidate of these sizes was measured, under every policy. */
-static void covers_every_op_of_every_policy(void **state)
-{
+static void covers_every_op_of_every_policy(void **state) {
     (void)state;
     const int64_t micro_batches[] = {16, 32};
     struct rk_case_request request = request_of(micro_batches, 2);
@@ -97,8 +94,7 @@ static void covers_every_op_of_every_policy(void **state)
 }
 
 /* Equal seeds give equal orders on all ranks; another seed another order of the same cases. */
-static void order_follows_the_seed(void **state)
-{
+static void order_follows_the_seed(void **state) {
     (void)state;
     const int64_t micro_batches[] = {16};
     struct rk_case_request request = request_of(micro_batches, 1);
@@ -122,8 +118,7 @@ static void order_follows_the_seed(void **state)
     rk_case_list_free(&other);
 }
 
-static void the_largest_micro_batch_sizes_a_layout(void **state)
-{
+static void the_largest_micro_batch_sizes_a_layout(void **state) {
     (void)state;
     const int64_t micro_batches[] = {16, 64, 32};
     struct rk_case_request request = request_of(micro_batches, 3);
@@ -136,8 +131,7 @@ static void the_largest_micro_batch_sizes_a_layout(void **state)
     rk_case_list_free(&list);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(covers_every_op_of_every_policy),
         cmocka_unit_test(order_follows_the_seed),
