@@ -306,7 +306,7 @@ static void close_campaign(struct campaign *campaign) {
 static void announce(const struct campaign *campaign) {
     double seconds = (double)campaign->planned * (campaign->measurer.seconds_per_case + overhead_per_case);
     rk_log_write(campaign->request->log, RK_LOG_INFO,
-                 "%s calibration of %lld ranks: %zu cases, at most about %.0f s; Ctrl-C keeps what is done",
+                 "%s calibration of %lld ranks: %zu cases, about %.0f s on a quiet machine; Ctrl-C keeps what is done",
                  rk_calibration_mode_name(campaign->request->mode), (long long)campaign->job->place.world,
                  campaign->planned, ceil(seconds));
 }
