@@ -217,6 +217,10 @@ static enum rk_status check_options(struct rk_cli *cli, const struct plan_option
         if (needed[i].missing)
             return rk_fail(&cli->error, RK_USAGE, "plan: %s is needed; `reckon plan --help` shows an example",
                            needed[i].name);
+    bool profile = values->hardware != NULL && strcmp(values->hardware, "this") != 0;
+    if (profile && (values->calibration > 0 || values->transfer))
+        return rk_fail(&cli->error, RK_USAGE, "%s prices with a calibration, --hardware %s with a profile; leave one out",
+                       values->calibration > 0 ? "--calibration" : "--transfer", values->hardware);
     if (values->capacity > 0 && values->capacity < 1)
         rk_log_write(&cli->log, RK_LOG_WARNING,
                      "--capacity-factor %g drops %.0f %% of the routes between ranks even when the load is balanced",

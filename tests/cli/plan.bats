@@ -109,6 +109,11 @@ END
 @test "what is missing or wrong is named" {
     fails 2 "--model FILE is needed" "$RECKON" plan --gpus 2 --seq 128 --global-batch 4Ki
     fails 2 "--global-batch TOKENS is needed" "$RECKON" plan --model "$(models olmoe-cpu-tiny)" --gpus 2 --seq 128
+    for option in "--calibration 3" --transfer; do
+        # shellcheck disable=SC2086 # an option and its value
+        fails 2 "leave one out" "$RECKON" plan --model "$(models olmoe-cpu-tiny)" --hardware b300 $option --gpus 4 \
+            --seq 128 --global-batch 4Ki
+    done
     fails 2 "there is no profile 'b3000'" "$RECKON" plan --model "$(models olmoe-cpu-tiny)" --hardware b3000 --gpus 2 \
         --seq 128 --global-batch 4Ki
     fails 2 "none.json" "$RECKON" plan --model none.json --hardware b300 --gpus 2 --seq 128 --global-batch 4Ki
