@@ -73,19 +73,6 @@ __device__ __forceinline__ void multiply_piece(const __nv_bfloat16 *left, const 
     }
 }
 
-template <bool accumulate>
-__device__ __forceinline__ void store_pair(void *out, int64_t offset, float first, float second) {
-    if (accumulate) {
-        float2 *to = (float2 *)((float *)out + offset);
-        float2 value = *to;
-        value.x += first;
-        value.y += second;
-        *to = value;
-    } else {
-        *(__nv_bfloat162 *)((__nv_bfloat16 *)out + offset) = __floats2bfloat162_rn(first, second);
-    }
-}
-
 template <bool left_inner, bool right_inner, bool accumulate>
 __global__ void __launch_bounds__(MMA_THREADS, 2) grouped_mma(grouped_shape shape) {
     extern __shared__ __align__(16) __nv_bfloat16 pieces[];

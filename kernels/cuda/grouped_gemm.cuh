@@ -62,6 +62,20 @@ __device__ __forceinline__ int64_t take_tile(const grouped_shape &shape) {
     return taken;
 }
 
+/* Two neighbouring results: added to FP32 ones, or stored rounded to BF16. */
+template <bool accumulate>
+__device__ __forceinline__ void store_pair(void *out, int64_t offset, float first, float second) {
+    if (accumulate) {
+        float2 *to = (float2 *)((float *)out + offset);
+        float2 value = *to;
+        value.x += first;
+        value.y += second;
+        *to = value;
+    } else {
+        *(unsigned *)((__nv_bfloat16 *)out + offset) = rk_pack(first, second);
+    }
+}
+
 /* The path of Hopper's own instructions (wgmma). left_inner, right_inner: the inner dimension of the factor lies
  * together in memory; accumulate: FP32 results are added to, as weight gradients are. RK_OK and *taken false where the
  * GPU has no wgmma. */

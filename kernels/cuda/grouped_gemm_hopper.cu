@@ -91,19 +91,6 @@ __device__ __forceinline__ void load_factor(char *to, const __nv_bfloat16 *base,
     }
 }
 
-template <bool accumulate>
-__device__ __forceinline__ void store_pair(void *out, int64_t offset, float first, float second) {
-    if (accumulate) {
-        float2 *to = (float2 *)((float *)out + offset);
-        float2 value = *to;
-        value.x += first;
-        value.y += second;
-        *to = value;
-    } else {
-        *(unsigned *)((__nv_bfloat16 *)out + offset) = rk_pack(first, second);
-    }
-}
-
 template <bool left_inner, bool right_inner>
 __device__ __forceinline__ void multiply_step(unsigned stage, int warpgroup, float (&sums)[2][64]) {
     unsigned left = stage + (unsigned)(warpgroup * BLOCK_BYTES), right = stage + LEFT_BYTES;
